@@ -2,7 +2,7 @@
 
 PREFIX ?= /usr/local
 
-.PHONY: help setup build demo demo-cluster test bench bench-cluster bench-sched bench-friendly bench-substrate bench-volume bench-migrate bench-apps bench-autoscale bench-patterns test-sched-ext test-kvm test-ui test-ts deb test-deb check install clean
+.PHONY: help setup build demo demo-cluster test bench bench-cluster bench-sched bench-friendly bench-substrate bench-volume bench-migrate bench-apps bench-autoscale bench-patterns test-sched-ext test-kvm test-ui test-ts test-api deb test-deb check install clean
 
 help:
 	@echo 'make setup     install the Debian packages it takes (root)'
@@ -14,6 +14,7 @@ help:
 	@echo 'make deb       build Debian packages into target/deb; test-deb: install, use and purge them on a fresh Debian (root)'
 	@echo 'make test-ui   test the page in a headless Chromium (root; takes the package chromium)'
 	@echo 'make test-ts   test the TypeScript package; takes Node and npm (root)'
+	@echo 'make test-api  ask a daemon whatever the API description allows; takes tools from PyPI (root)'
 	@echo 'make check     formatting, lints, documentation, house rules'
 	@echo 'make bench     measure (root); bench-cluster: several hosts; bench-sched: scheduling policies; bench-friendly: friendly guests; bench-substrate: substrates; bench-volume: volumes; bench-migrate: moves between hosts; bench-apps: MPI on clones; bench-autoscale: a web server that grows by forking; bench-patterns: the examples beside what is done without a fork'
 	@echo 'make install   copy target/dist to PREFIX ($(PREFIX))'
@@ -37,6 +38,10 @@ bench-migrate: setup
 
 test-ts: build
 	sdk/typescript/test/run
+
+# Opt-in: three minutes, and thirty packages of PyPI.
+test-api: build
+	scripts/test-api
 
 install: build
 	install -d '$(DESTDIR)$(PREFIX)'

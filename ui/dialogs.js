@@ -90,7 +90,7 @@ export function run(images, cluster) {
       image: values.image,
       name: values.name || null,
       vcpus: Number(values.vcpus),
-      memory_mib: Number(values.memory),
+      memory: Number(values.memory) * 1048576,
       labels: labelsOf(values.labels),
       network: { out: values.out ? "nat" : "none" },
     }),

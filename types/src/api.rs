@@ -72,10 +72,20 @@ pub struct RunRequest {
     #[serde(default = "one")]
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 64))]
     pub vcpus: u8,
-    /// Memory, in MiB.
-    #[serde(default = "default_memory_mib")]
-    #[cfg_attr(feature = "schema", schema(minimum = 64, maximum = 1_048_576))]
-    pub memory_mib: u64,
+    /// Memory in bytes, whole MiB; 256 MiB if absent.
+    #[serde(default)]
+    #[cfg_attr(
+        feature = "schema",
+        schema(value_type = u64, minimum = 67_108_864, maximum = 1_099_511_627_776_u64, multiple_of = 1_048_576)
+    )]
+    pub memory: Option<ByteCount>,
+    /// Memory in MiB, as it was said before. Not with `memory`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "schema",
+        schema(deprecated, minimum = 64, maximum = 1_048_576)
+    )]
+    pub memory_mib: Option<u64>,
     /// Clones to keep warm, so that a fork of that many need not start QEMU.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(maximum = 65_535))]
@@ -122,14 +132,30 @@ pub struct RunRequest {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub restart: Restart,
+    /// Hosts that it is to be able to move to: nodes of the cluster or peers by name, or `peers` for
+    /// all of them. Its CPU has no feature that one of theirs lacks.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(max_items = 1000))]
+    pub cpu_baseline: Vec<String>,
 }
 
 fn one() -> u8 {
     1
 }
 
-fn default_memory_mib() -> u64 {
-    256
+impl RunRequest {
+    /// Memory of a VM that is not told of it.
+    const MEMORY: ByteCount = ByteCount(256 << 20);
+
+    /// Memory that is wanted, by whichever name; none if that makes no sense.
+    pub fn wanted_memory(&self) -> Option<ByteCount> {
+        match (self.memory, self.memory_mib) {
+            (None, None) => Some(Self::MEMORY),
+            (Some(memory), None) => Some(memory),
+            (None, Some(mib)) => ByteCount::from_mib(mib),
+            (Some(_), Some(_)) => None,
+        }
+    }
 }
 
 /// A VM.

@@ -371,7 +371,7 @@ pub struct CheckpointRemoved {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ImageChanged {
     /// Bytes that it takes on disk; none: it was removed.
-    pub bytes: Option<ByteCount>,
+    pub built: Option<ByteCount>,
 }
 
 /// A node stands otherwise than before.

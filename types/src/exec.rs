@@ -168,7 +168,8 @@ pub struct Attach {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SessionSignal {
-    /// Signal for its process group, by number; 9 kills all that it started, too.
+    /// Signal for its first process, by number; 2 and 3, which are keys of a terminal, are for its
+    /// process group, and 9 kills all that it started, too.
     #[serde(default = "kill")]
     #[cfg_attr(feature = "schema", param(minimum = 1, maximum = 64))]
     pub signal: u8,
@@ -195,7 +196,9 @@ pub enum ExecInput {
     Eof,
     /// The terminal has another size.
     Resize(WindowSize),
-    /// A signal for its process group, by number; 9 kills all that it started, too.
+    /// A signal for its first process, by number; 2 and 3, which are keys of a terminal, are for its
+    /// process group, and 9 kills all that it started, too. What is left when it ends after 1, 2, 3 or 15
+    /// is hung up on.
     #[cfg_attr(feature = "schema", schema(value_type = schema::SignalNumber))]
     Signal(u8),
 }
@@ -232,7 +235,7 @@ pub enum ExecEvent {
     /// The command runs. Only of a command that is kept; nothing follows if it
     /// was left to itself.
     Started(ExecStarted),
-    /// So many bytes of its standard input have been passed on. Only if input is streamed.
+    /// So many bytes of its standard input have been passed on; 0: its end. Only if input is streamed.
     Taken(u32),
     /// The command could not be started; nothing follows.
     NotStarted(NotStarted),

@@ -58,9 +58,16 @@ pub struct ImagePullRequest {
     /// The image in its registry: `docker.io/library/python:3.12-slim`.
     #[cfg_attr(feature = "schema", schema(value_type = String, max_length = 512))]
     pub reference: ImageReference,
-    /// Size of the guest's disk, in MiB; made up from what is in the image if absent.
+    /// Size of the guest's disk in bytes, whole MiB; made up from what is in the image if absent.
     #[serde(default)]
-    #[cfg_attr(feature = "schema", schema(minimum = 16, maximum = 1_048_576))]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<u64>, minimum = 16_777_216, maximum = 1_099_511_627_776_u64))]
+    pub size: Option<ByteCount>,
+    /// Size in MiB, as it was said before. Not with `size`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "schema",
+        schema(deprecated, minimum = 16, maximum = 1_048_576)
+    )]
     pub size_mib: Option<u64>,
     /// True if VMs are to start its entry point when they boot.
     #[serde(default)]
@@ -77,8 +84,13 @@ pub struct ImageBuildRequest {
     #[serde(default)]
     #[cfg_attr(feature = "schema", param(max_length = 1024))]
     pub dockerfile: Option<String>,
-    /// Size of the guest's disk, in MiB; made up from what is in the image if absent.
+    /// Size of the guest's disk in bytes, whole MiB; made up from what is in the image if absent.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", param(value_type = Option<u64>))]
+    pub size: Option<ByteCount>,
+    /// Size in MiB, as it was said before. Not with `size`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", param(ignore))]
     pub size_mib: Option<u64>,
     /// True if VMs are to start its entry point when they boot.
     #[serde(default)]
@@ -121,9 +133,14 @@ pub struct ImportRequest {
     #[serde(default)]
     #[cfg_attr(feature = "schema", param(minimum = 1))]
     pub partition: Option<u32>,
-    /// Of a container image: size of the guest's disk, in MiB; made up from
-    /// what is in it if absent.
+    /// Of a container image: size of the guest's disk in bytes, whole MiB; made up from what is in
+    /// it if absent.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", param(value_type = Option<u64>))]
+    pub size: Option<ByteCount>,
+    /// Size in MiB, as it was said before. Not with `size`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", param(ignore))]
     pub size_mib: Option<u64>,
 }
 

@@ -28,6 +28,7 @@ mod unit;
 mod usage;
 mod users;
 mod volume;
+mod wanted;
 
 pub use access::*;
 pub use api::*;
@@ -56,3 +57,4 @@ pub use unit::*;
 pub use usage::*;
 pub use users::*;
 pub use volume::*;
+pub use wanted::*;

@@ -1,8 +1,8 @@
 //! Moving a running VM to another host: what a user asks, and what the hosts tell each other.
 
 use crate::{
-    Epoch, ForkId, GuestCpu, Handout, ImageId, PageCount, PageNo, PageRun, Terms, VmId, VmName,
-    VmView,
+    Epoch, ForkId, GuestCpu, Handout, ImageId, PageCount, PageNo, PageRun, Publish, Terms, VmId,
+    VmName, VmView, VolumeAt,
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde::{Deserialize, Serialize};
@@ -26,6 +26,9 @@ pub struct MigrateRequest {
     /// deadline passes.
     #[serde(default)]
     pub if_stuck: IfStuck,
+    /// Name of a checkpoint of the instant at which it left, which stays on the host that it leaves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub keep_copy: Option<VmName>,
 }
 
 /// Action on a VM whose pages do not become fewer while they are sent ahead.
@@ -51,6 +54,9 @@ pub struct MigrateResponse {
     pub vm: VmView,
     /// Where the time went.
     pub report: MigrationReport,
+    /// Why the checkpoint that was asked for was not kept, though the VM has moved.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub no_copy: Option<String>,
 }
 
 /// Where the time of a migration went. Times are in microseconds, by the clock of the host that
@@ -79,7 +85,10 @@ pub struct MigrationReport {
     pub pages_ahead: PageCount,
     /// Pages sent while the guest stood still.
     pub pages_last: PageCount,
-    /// Blocks of its volume sent ahead, of 4096 bytes each; 0 if its disk is none.
+    /// Pages of memory and disk that the other host still had from when the VM was there.
+    #[serde(default)]
+    pub pages_there: PageCount,
+    /// Blocks of its volumes sent ahead, of 4096 bytes each; 0 if it has none.
     #[serde(default)]
     pub blocks_ahead: u64,
     /// Blocks sent while the guest stood still.
@@ -99,6 +108,10 @@ pub enum PeerMigration {
     /// Say what is there of a volume that is about to come, and keep its name for it. Its
     /// snapshots come by `PUT /v1/peer/migrations/{migration}/volume`.
     Volume(PeerVolume),
+    /// Say which CPU guests are given there.
+    Cpu(PeerCpu),
+    /// Say which images are still there of a VM that has been there.
+    Kept(PeerKept),
     /// Fetch a first copy, and make a machine that waits for the rest. Answered when all of it is
     /// there.
     Prepare(Box<PeerPrepare>),
@@ -110,14 +123,34 @@ pub enum PeerMigration {
     End(PeerEndMigration),
 }
 
-/// The volume that is the disk of a VM that is about to move.
+/// A question which CPU guests are given.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerCpu {
+    /// Accelerator: `kvm` or `tcg`.
+    pub accel: String,
+}
+
+/// Images that a VM lies over which is about to move.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerKept {
+    /// The VM.
+    pub vm: VmId,
+    /// Its images.
+    pub images: Vec<ImageId>,
+}
+
+/// A volume that is a disk of a VM that is about to move.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PeerVolume {
     /// The migration.
     pub migration: ForkId,
-    /// Name of the volume.
+    /// Its name there.
     pub name: VmName,
     /// Identity of the volume, the same on every host: 32 hexadecimal digits.
     pub volume: String,
@@ -129,6 +162,10 @@ pub struct PeerVolume {
     /// Accelerator: `kvm` or `tcg`.
     #[serde(default)]
     pub accel: String,
+    /// Ports of the host that lead to it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schema(value_type = Vec<String>))]
+    pub publish: Vec<Publish>,
 }
 
 /// `PUT /v1/peer/migrations/{migration}/volume`: the snapshot that comes.
@@ -137,7 +174,9 @@ pub struct PeerVolume {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SentVolume {
-    /// Name of the snapshot.
+    /// Volume, by its name there.
+    pub volume: VmName,
+    /// Snapshot.
     pub snapshot: String,
 }
 
@@ -148,7 +187,10 @@ pub struct SentVolume {
 pub struct PeerPrepare {
     /// An instant of it.
     pub first: Handout,
-    /// Properties of the VM beside that instant.
+    /// Images of that which come by what they differ in from one that is there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub over: Vec<Delta>,
+    /// What else it is, apart from that.
     pub vm: HandoutVm,
     /// Final id of its memory.
     pub memory: ImageId,
@@ -157,6 +199,23 @@ pub struct PeerPrepare {
     /// The volume that is its disk, a snapshot of which has come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<VmName>,
+    /// Its other disks, of which a snapshot has come each.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub data: Vec<PeerDisk>,
+}
+
+/// A data disk of a VM that is about to move.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerDisk {
+    /// Serial number of the disk.
+    pub name: VmName,
+    /// Volume that it is, by its name there.
+    pub volume: VmName,
+    /// Snapshot of that, if the VM only reads it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared: Option<String>,
 }
 
 /// Properties that a VM keeps when it moves, and that its clones do not have.
@@ -179,6 +238,13 @@ pub struct HandoutVm {
     /// Terms of the VM: what it was given beside its machine.
     #[serde(default)]
     pub terms: Terms,
+    /// Ports of the host that lead to it.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schema(value_type = Vec<String>))]
+    pub publish: Vec<Publish>,
+    /// Its user wants it to stand still.
+    #[serde(default)]
+    pub is_paused: bool,
 }
 
 /// An image by what it differs in from one that was sent before.
@@ -219,9 +285,9 @@ pub struct PeerLand {
     pub memory: Delta,
     /// Disk as it is now, unless that is a volume.
     pub disk: Option<Delta>,
-    /// The snapshot of its volume that is its disk: it goes on once that has come.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub snapshot: Option<String>,
+    /// The snapshots of volumes that are its disks: it goes on once those have come.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub snapshots: Vec<VolumeAt>,
     /// Numbers of the commands in it that this host's clients follow, and will follow by
     /// `GET /v1/peer/migrations/{migration}/commands`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -248,7 +314,11 @@ pub enum PeerMigrated {
     Here,
     /// That volume can come, by what differs from this snapshot, which is here, or all of it.
     Since(Option<String>),
-    /// The VM goes on here.
+    /// Guests are given this CPU here.
+    Cpu(GuestCpu),
+    /// Those images of the VM are here, and stay for a while.
+    Kept(Vec<ImageId>),
+    /// It goes on here.
     Landed(Box<Landed>),
     /// The VM does not go on here, and never will.
     Ended,

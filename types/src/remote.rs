@@ -304,6 +304,9 @@ pub struct HandoutMachine {
     /// CPU that it was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<GuestCpu>,
+    /// It is to have no more than that wherever it goes.
+    #[serde(default)]
+    pub is_baseline: bool,
 }
 
 /// CPU that a guest was given. Its kernel and programs have looked at it once, and go on using what
@@ -340,6 +343,20 @@ pub enum UnlikeCpu {
 }
 
 impl GuestCpu {
+    /// Returns what this and another have in common: a guest that is given that can go on at both.
+    pub fn common(&self, other: &Self) -> Result<Self, UnlikeCpu> {
+        if self.model != other.model {
+            return Err(UnlikeCpu::Model {
+                has: self.model.clone(),
+                gives: other.model.clone(),
+            });
+        }
+        Ok(Self {
+            model: self.model.clone(),
+            features: &self.features & &other.features,
+        })
+    }
+
     /// Refuses a guest that has been given `other` where this is what guests are given.
     pub fn suits(&self, other: &Self) -> Result<(), UnlikeCpu> {
         if self.model != other.model {
@@ -463,6 +480,8 @@ mod tests {
         let lacking = vec!["avx2".to_owned(), "sha_ni".to_owned()];
         let more = cpu("m", &["avx", "sha_ni", "avx2"]);
         assert_eq!(host.suits(&more), Err(UnlikeCpu::Features { lacking }));
+        assert_eq!(host.common(&more), Ok(cpu("m", &["avx"])));
+        assert!(host.common(&cpu("n", &[])).is_err());
         let other = host.suits(&cpu("n", &[]));
         assert!(matches!(other, Err(UnlikeCpu::Model { .. })));
     }

@@ -30,7 +30,7 @@ pub struct RenameRequest {
     pub name: VmName,
 }
 
-/// `PUT /v1/vms/{id}/lifetime`: how long from now on a VM is wanted.
+/// `POST /v1/vms/{id}/lifetime`: how long from now on a VM is wanted.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -152,7 +152,7 @@ pub struct Ends {
     pub action: AtEnd,
 }
 
-/// `PUT /v1/vms/{id}/labels`: all the labels that a VM is to have.
+/// `POST /v1/vms/{id}/labels`: all the labels that a VM is to have.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]

@@ -193,6 +193,18 @@ impl DataDisk {
         }
     }
 
+    /// Whether a volume of this disk is the family's alone, and ends with the last record that
+    /// lies over it.
+    pub fn is_private(&self, volume: &VmName) -> bool {
+        *volume != self.name
+    }
+
+    /// Volume that the VM writes and that ends with it, if it writes one.
+    pub fn own(&self) -> Option<&VmName> {
+        let (volume, _) = self.written()?;
+        self.is_private(volume).then_some(volume)
+    }
+
     /// Branch that the VM writes, if it writes one.
     pub fn branch(&self) -> Option<&VmName> {
         match &self.role {
@@ -203,6 +215,7 @@ impl DataDisk {
 }
 
 /// Volume at one instant.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct VolumeAt {
     /// Volume.

@@ -22,6 +22,10 @@ use std::{
 
 /// Name of the group that is kept frozen.
 const HELD: &str = "forkyard-friendly";
+/// First part of the names of groups that Forkyard's agent makes for single commands.
+const COMMAND: &str = "command-";
+/// Trials to make the frozen group while commands begin.
+const TRIES: u32 = 20;
 
 /// By what threads are stopped.
 #[derive(Debug)]
@@ -109,7 +113,7 @@ impl Stopper {
             guard
                 .tell(Word::Held(held.clone()))
                 .context("cannot tell the guard")?;
-            let made = make(&held, version).and_then(|()| open(&held, &free, version));
+            let made = make_over(&held, &free, version).and_then(|()| open(&held, &free, version));
             match made {
                 Ok(hold) => {
                     // Where the kernel will not, they stand still a little later.
@@ -289,6 +293,38 @@ fn open(held: &Path, free: &Path, version: Version) -> io::Result<Hold> {
         File::options().write(true).open(file)
     });
     Ok(Hold::of(held?, free?))
+}
+
+/// Makes the frozen group, once the groups of single commands below are empty: the kernel lets no group
+/// have threads of its own and processes below. A command that begins meanwhile makes another.
+fn make_over(held: &Path, free: &Path, version: Version) -> io::Result<()> {
+    let mut made = Ok(());
+    for _ in 0..TRIES {
+        if version == Version::V2 {
+            take_in_commands(free)?;
+        }
+        made = make(held, version);
+        if made.is_ok() {
+            break;
+        }
+        let _ = fs::remove_dir(held);
+    }
+    made
+}
+
+/// Moves processes of the groups that Forkyard's agent makes for single commands into the group
+/// above. It starts commands there as long as this group is threaded.
+fn take_in_commands(group: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(group)?.flatten() {
+        if !entry.file_name().to_string_lossy().starts_with(COMMAND) {
+            continue;
+        }
+        let inside = fs::read_to_string(entry.path().join("cgroup.procs")).unwrap_or_default();
+        for process in inside.lines() {
+            moved(fs::write(group.join("cgroup.procs"), process))?;
+        }
+    }
+    Ok(())
 }
 
 fn make(held: &Path, version: Version) -> io::Result<()> {

@@ -11,6 +11,7 @@
 
 mod addresses;
 mod calls;
+mod cgroup;
 mod clock;
 mod console;
 mod group;

@@ -333,6 +333,10 @@ pub struct Migrate {
         default_value = "give-up"
     )]
     pub if_stuck: IfStuck,
+    /// Keep a checkpoint here of the instant at which it leaves, under this name: forks of it are
+    /// other VMs.
+    #[arg(long, value_name = "NAME")]
+    pub keep_copy: Option<VmName>,
 }
 
 /// Action on a VM that cannot be moved within the gap that is wanted.
@@ -375,6 +379,10 @@ pub struct Run {
     /// A kernel of your own, with virtio and ext4 built in.
     #[arg(long)]
     pub kernel: Option<PathBuf>,
+    /// Hosts that it is to be able to move to: nodes of the cluster or peers by name, or `peers` for
+    /// all. Its CPU has no feature that one of theirs lacks.
+    #[arg(long, value_name = "HOST", value_delimiter = ',')]
+    pub cpu_baseline: Vec<String>,
     /// Most clones of its family, theirs included, alive or promised at once.
     #[arg(long)]
     pub max_clones: Option<u16>,

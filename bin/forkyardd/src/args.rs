@@ -159,6 +159,23 @@ pub struct Args {
         default_value_t = 8192
     )]
     pub substrate_pool: u64,
+    /// Seconds for which the memory of a VM that has moved to another host is kept: if it comes back,
+    /// what has not changed is not sent again. 0: not at all.
+    #[arg(
+        long,
+        env = "FORKYARD_KEEP_MOVED",
+        value_name = "SECONDS",
+        default_value_t = 3600
+    )]
+    pub keep_moved: u64,
+    /// MiB that this may take; the oldest goes first.
+    #[arg(
+        long,
+        env = "FORKYARD_KEEP_MOVED_POOL",
+        value_name = "MIB",
+        default_value_t = 1024
+    )]
+    pub keep_moved_pool: u64,
     /// Seconds after which a QEMU, the pager or an agent that does not answer has
     /// failed; an agent has twice as long to apply a clone's identity, and no
     /// more than ten seconds to hold a guest still.
@@ -222,6 +239,9 @@ impl Args {
             // In a cluster nothing reserves room for a VM that boots for keeps.
             keep_boots: self.keep_boots && !self.cluster.wanted(),
             substrate_pool: ByteCount::from_mib(self.substrate_pool).unwrap_or(ByteCount(u64::MAX)),
+            keep_moved: Duration::from_secs(self.keep_moved),
+            keep_moved_bytes: ByteCount::from_mib(self.keep_moved_pool)
+                .unwrap_or(ByteCount(u64::MAX)),
             patience: Duration::from_secs(self.patience),
             events: self.events,
         }

@@ -21,12 +21,16 @@ fn places(cluster: &Cluster) -> Vec<(usize, VmState)> {
     (0..2).flat_map(at).collect()
 }
 
-/// Checks that its volume, if it has one, is where it is, and at most a copy
-/// elsewhere.
-fn its_volume_is_with_it(cluster: &Cluster) {
-    let volumes =
-        |number: usize| -> Vec<VolumeView> { cluster.host(number).json(["volume", "ls"]) };
-    eventually("its volume to be with it, and nowhere else", || {
+/// Its volumes, if it has any, are where it is, and at most copies elsewhere. It reads `f` alone,
+/// which stays where it was.
+fn its_volumes_are_with_it(cluster: &Cluster) {
+    let volumes = |number: usize| -> Vec<VolumeView> {
+        let all: Vec<VolumeView> = cluster.host(number).json(["volume", "ls"]);
+        all.into_iter()
+            .filter(|it| it.name.as_str() != "f")
+            .collect()
+    };
+    eventually("its volumes to be with it, and nowhere else", || {
         let [(at, _)] = places(cluster)[..] else {
             return false;
         };
@@ -39,34 +43,58 @@ fn its_volume_is_with_it(cluster: &Cluster) {
     });
 }
 
-/// Moves `p` home, if it is not there.
-fn home(cluster: &Cluster) {
-    eventually("exactly one of them to have it", || {
-        matches!(places(cluster)[..], [(_, VmState::Running)])
-    });
-    its_volume_is_with_it(cluster);
+/// Ports of the host that lead to `p`, at either.
+fn ports(cluster: &Cluster) -> [usize; 2] {
+    [0, 1].map(|number| {
+        let vms = cluster.host(number).vms().into_iter();
+        let own = vms.filter(|vm| vm.host.is_none() && vm.name.as_str() == "p");
+        own.map(|vm| vm.published.len()).sum()
+    })
+}
+
+/// Moves `p` home, if it is not there. It is in this state wherever it is.
+fn home_as(cluster: &Cluster, state: VmState) {
+    eventually(
+        "exactly one of them to have it",
+        || matches!(places(cluster)[..], [(_, is)] if is == state),
+    );
+    its_volumes_are_with_it(cluster);
     if places(cluster)[0].0 == 1 {
         cluster.host(1).ok(["migrate", "p", "--to", "h0"]);
     }
-    assert_eq!(places(cluster), [(0, VmState::Running)]);
+    assert_eq!(places(cluster), [(0, state)]);
     eventually("the other to know of nothing", || {
         cluster.host(1).vms().iter().all(|vm| vm.host.is_some())
     });
 }
 
-fn sweep(cluster: &mut Cluster, dying: usize) {
-    let epoch = cluster.host(0).vm("p").epoch;
+fn home(cluster: &Cluster) {
+    home_as(cluster, VmState::Running);
+}
+
+/// Moves `p` again and again, and kills one of the daemons meanwhile. `more` is what else is said;
+/// a copy that it asks for is called `c`.
+fn sweep(cluster: &mut Cluster, dying: usize, more: &[&str]) {
+    let words = [&["migrate", "p", "--to", "h1"], more].concat();
+    let drop_copy = |cluster: &Cluster| {
+        let copies = cluster.host(0).vms().into_iter();
+        for copy in copies.filter(|vm| vm.name.as_str() == "c") {
+            assert_eq!(copy.state, VmState::Checkpoint);
+            cluster.host(0).ok(["rm", "c"]);
+        }
+    };
+    let (epoch, state) = (cluster.host(0).vm("p").epoch, cluster.host(0).vm("p").state);
+    let [published, _] = ports(cluster);
     cluster.host(dying).steps().count_only();
-    cluster.host(0).ok(["migrate", "p", "--to", "h1"]);
+    cluster.host(0).start(words.iter(), "").wait().exited(0);
     let total = cluster.host(dying).steps().stop();
-    home(cluster);
+    drop_copy(cluster);
+    assert_eq!(ports(cluster), [0, published]);
+    home_as(cluster, state);
     let mut reached = 0;
     for step in steps::chosen(total, SOME) {
         cluster.host(dying).steps().kill_at(step);
-        let outcome = cluster
-            .host(0)
-            .start(["migrate", "p", "--to", "h1"], "")
-            .wait();
+        let outcome = cluster.host(0).start(words.iter(), "").wait();
         cluster.host(dying).steps().stop();
         let call = cluster.host(dying).steps().died_before();
         let code = outcome.code;
@@ -75,11 +103,13 @@ fn sweep(cluster: &mut Cluster, dying: usize) {
         cluster.replace_daemon(dying);
         if outcome.code == Some(0) {
             eventually("it to be where it was said to be", || {
-                places(cluster) == [(1, VmState::Running)]
+                places(cluster) == [(1, state)]
             });
         }
-        home(cluster);
+        home_as(cluster, state);
+        drop_copy(cluster);
         assert_eq!(cluster.host(0).vm("p").epoch, epoch);
+        assert_eq!(ports(cluster), [published, 0]);
         for host in [0, 1] {
             is_sound(cluster.host(host));
         }
@@ -90,12 +120,25 @@ fn sweep(cluster: &mut Cluster, dying: usize) {
 #[test]
 fn a_daemon_killed_at_any_step_of_a_migration_leaves_its_vm_on_exactly_one_host() {
     let mut cluster = Cluster::fake_with_steps(2);
-    for on_volume in [false, true] {
-        let words = ["run", "tiny", "--name", "p", "--volume", "d"];
-        let words = if on_volume { &words[..] } else { &words[..4] };
+    cluster.host(0).ok(["volume", "create", "f", "1M"]);
+    for (words, paused) in [
+        (&["--publish", "7070:80"][..], false),
+        (&["--volume", "d", "--data", "e:1M", "--data", "f:ro"], true),
+    ] {
+        let words = [&["run", "tiny", "--name", "p"], words].concat();
         cluster.host(0).start(words.iter(), "").wait().exited(0);
-        sweep(&mut cluster, 0);
-        sweep(&mut cluster, 1);
+        if paused {
+            cluster.host(0).ok(["pause", "p"]);
+        }
+        let copy = if paused {
+            &["--keep-copy", "c"][..]
+        } else {
+            &[]
+        };
+        sweep(&mut cluster, 0, copy);
+        sweep(&mut cluster, 1, copy);
+        cluster.host(0).ok(["resume", "p"]);
+        assert_eq!(cluster.host(0).sh("p", "echo here"), "here\n");
         cluster.host(0).ok(["rm", "p"]);
     }
     // Of neither host's copy does anything need the other.
@@ -219,7 +262,7 @@ fn an_evacuation_moves_what_it_can_by_priority_and_says_beforehand_what_stays() 
         here.ok(["run", "tiny", "--name", name, "--label", label]);
     }
     here.ok(["run", "tiny", "--name", "still"]);
-    here.ok(["pause", "still"]);
+    here.ok(["stop", "still"]);
     // One that its first host refuses gets to the other.
     there.ok(["run", "tiny", "--name", "b"]);
     let words = [
@@ -245,7 +288,7 @@ fn an_evacuation_moves_what_it_can_by_priority_and_says_beforehand_what_stays() 
     assert!(
         plan.stays
             .iter()
-            .all(|it| it.vm == "still" && it.why.contains("paused"))
+            .all(|it| it.vm == "still" && it.why.contains("stopped"))
     );
     assert_eq!(here.vms().iter().filter(|vm| vm.host.is_some()).count(), 0);
     // There is no time at all.
@@ -274,7 +317,7 @@ fn an_evacuation_moves_what_it_can_by_priority_and_says_beforehand_what_stays() 
         );
     }
     // Again: there is nothing left to do but what could not be done before.
-    here.ok(["resume", "still"]);
+    here.ok(["start", "still"]);
     let (code, said) = all(&[]);
     let done: Evacuated = serde_json::from_str(&said).expect("an outcome");
     assert_eq!((code, names(&done.moved)), (Some(0), vec!["still"]));
@@ -316,7 +359,27 @@ fn a_host_whose_cpu_lacks_something_refuses_a_vm_before_anything_is_sent() {
             .contains("avx512f")
     );
     there.ok(["rm", "p"]);
-    here.ok(["rm", "q"]);
+    // One that has only what both have goes both ways, and so do its clones.
+    has(here, "sse avx avx2 sha_ni");
+    here.ok(["run", "tiny", "--name", "p", "--cpu-baseline", "peers"]);
+    here.ok(["run", "tiny", "--name", "r", "--cpu-baseline", "h1"]);
+    here.ok(["run", "tiny", "--name", "s"]);
+    let why = here.fails(["migrate", "s", "--to", "h1"]);
+    assert!(why.contains("sha_ni"), "{why}");
+    here.ok(["fork", "p", "--to", "h1"]);
+    has(there, "sse avx avx512f");
+    for name in ["p", "r"] {
+        let why = here.fails(["migrate", name, "--to", "h1"]);
+        assert!(why.contains("avx2"), "{why}");
+    }
+    has(there, "sse avx avx2 avx512f");
+    here.ok(["migrate", "p", "--to", "h1"]);
+    there.ok(["migrate", "p", "--to", "h0"]);
+    let why = here.fails(["run", "tiny", "--cpu-baseline", "nosuch"]);
+    assert!(why.contains("nosuch"), "{why}");
+    for host in [here, there] {
+        host.ok(["rm", "--all"]);
+    }
     here.ok(["volume", "rm", "d"]);
     for host in [here, there] {
         std::fs::remove_file(host.folder().join("run/cpu")).expect("removed");

@@ -54,7 +54,25 @@ for n in range(100):
 small.send_signal(signal.SIGINT)
 assert (small.stdout.read(), small.wait()) == (b"told\n", 9)
 small.stdin.close()
-deaf = cli("p", "sh", "-c", "trap '' INT; setsid sleep 1000 & echo ready; sleep 1000")
+# Of one that it ends nothing is left, whatever that has done to be left: another session, parent and environment.
+astray = "(env -i setsid sleep 1000 &) >/dev/null 2>&1; "
+for told, code in [(signal.SIGINT, 130), (signal.SIGTERM, 143)]:
+    ended = cli("p", "sh", "-c", astray + "echo ready; sleep 1000")
+    assert ended.stdout.readline() == b"ready\n"
+    ended.send_signal(told)
+    assert ended.wait() == code
+    eventually("end of what was told to end", lambda: left() == "")
+# Keys of a terminal are for the process group, any other signal for the command's own process.
+child = "trap \"echo INT >>/tmp/told; exit\" INT; for s in TERM HUP; do trap \"echo $s >>/tmp/told\" $s; done; echo ready; while :; do sleep 0.1; done"
+for told, heard in [(signal.SIGINT, ["INT"]), (signal.SIGTERM, ["HUP"])]:
+    parent = cli("p", "sh", "-c", f"rm -f /tmp/told; sh -c '{child}'; true")
+    assert parent.stdout.readline() == b"ready\n"
+    parent.send_signal(told)
+    assert parent.wait() == 128 + told
+    told_to = lambda: p.exec("sh", "-c", "cat /tmp/told || true").text.split()
+    eventually(f"{heard}", lambda: told_to() == heard)
+eventually("end of children that go on", lambda: left() == "")
+deaf = cli("p", "sh", "-c", astray + "trap '' INT; setsid sleep 1000 & echo ready; sleep 1000")
 assert deaf.stdout.readline() == b"ready\n"
 for _ in range(2):
     deaf.send_signal(signal.SIGINT)
@@ -62,13 +80,27 @@ for _ in range(2):
 assert deaf.wait() == 130
 eventually("end of what a client left", lambda: left() == "")
 # A client that is killed, and a timeout.
-gone = cli("p", "sh", "-c", "FORKYARD_COMMAND=x setsid sleep 1000 & setsid sleep 1000 & echo ready; sleep 1000")
+gone = cli("p", "sh", "-c", astray + "FORKYARD_COMMAND=x setsid sleep 1000 & setsid sleep 1000 & echo ready; sleep 1000")
 assert gone.stdout.readline() == b"ready\n"
 gone.kill()
 gone.wait()
 eventually("end of what a killed client left", lambda: left() == "")
-assert cli("--timeout", "1", "p", "sh", "-c", "setsid sleep 1000 & sleep 1000").wait() == 124
+assert cli("--timeout", "1", "p", "sh", "-c", astray + "setsid sleep 1000 & sleep 1000").wait() == 124
 eventually("end of what took too long", lambda: left() == "")
+session = subprocess.check_output(["forkyard", "exec", "-d", "p", "sh", "-c", astray + "sleep 1000"], text=True).strip()
+eventually("all of a session", lambda: len(left().split()) == 2)
+subprocess.run(["forkyard", "sessions", "kill", "p", session], check=True)
+eventually("end of what a session left", lambda: left() == "")
+# A control group goes with its command.
+groups = "ls /opt/forkyard/cgroup/user/exec | grep -c ^command-"
+eventually("one group, of the command that looks", lambda: p.exec("sh", "-c", groups).text == "1\n")
+session = subprocess.check_output(["forkyard", "exec", "-d", "p", "sh", "-c", astray + "sleep 1000"], text=True).strip()
+eventually("all of a session", lambda: len(left().split()) == 2)
+subprocess.run(["forkyard", "sessions", "kill", "p", session], check=True)
+eventually("end of what a session left", lambda: left() == "")
+# A control group goes with its command.
+groups = "ls /opt/forkyard/cgroup/user/exec | grep -c ^command-"
+eventually("one group, of the command that looks", lambda: p.exec("sh", "-c", groups).text == "1")
 # What a command leaves running when it ends goes on, and so does what is left to itself.
 assert cli("p", "sh", "-c", "sleep 1000 >/dev/null 2>&1 &").wait() == 0
 assert cli("-d", "p", "sleep", "1000").wait() == 0

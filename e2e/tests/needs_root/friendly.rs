@@ -141,8 +141,9 @@ fn overloaded_guests_yield_and_so_do_their_clones_until_they_are_told_not_to() {
     all_get_on(&host, "p");
     // What another program has set stays.
     let other = format!("{GROUPS}/exec/other");
+    // From the group itself: the kernel lets none of threads be beside one of processes.
     let script = format!(
-        "mkdir {other}; echo threaded >{other}/cgroup.type; echo +cpu >{GROUPS}/exec/cgroup.subtree_control"
+        "echo $$ >{GROUPS}/exec/cgroup.procs; mkdir {other}; echo threaded >{other}/cgroup.type; echo +cpu >{GROUPS}/exec/cgroup.subtree_control"
     );
     host.sh("p", &script);
     set(&host, "p", &CONGESTED);

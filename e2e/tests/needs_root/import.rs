@@ -229,7 +229,7 @@ fn container_image_runs_its_entry_point_and_clones_go_on_with_it() {
     let told = host.fails(["image", "rm", "web"]);
     assert!(told.contains("in use"), "{told}");
     host.ok(["rm", "--all"]);
-    host.ok(["image", "rm", "web"]);
+    assert_eq!(host.ok(["image", "rm", "web"]).trim(), "web");
     let left: Vec<GuestImage> = host.json(["image", "ls"]);
     assert!(left.iter().all(|image| image.name != "web"), "{left:?}");
     host.end();

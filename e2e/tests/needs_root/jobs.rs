@@ -82,11 +82,17 @@ fn a_command_has_clones_as_its_hosts_and_its_end_is_theirs(host: &Host) {
     nothing_is_left_of_the_job(host);
 
     // A signal is the command's, and what it makes of it is the job's end.
-    let script = "vmfork hosts -n 1 -- sh -c 'trap \"exit 9\" TERM; : >/m/trapped; while :; do sleep 0.1; done'";
-    let job = host.start(["exec", "p", "--", "sh", "-c", script], "");
+    let script =
+        "trap 'exit 9' TERM; trap 'echo told' INT; : >/m/trapped; while :; do sleep 0.1; done";
+    let words = [
+        "exec", "p", "vmfork", "hosts", "-n", "1", "--", "sh", "-c", script,
+    ];
+    let job = host.start(words, "");
     host.wait_in("p", "[ -e /m/trapped ]");
+    job.interrupt();
+    eventually("it is told", || job.said() == "told\n");
     host.sh("p", "kill -TERM $(pidof vmfork)");
-    job.wait().exited(9);
+    assert_eq!(job.wait().exited(9).text(), "told", "once");
     nothing_is_left_of_the_job(host);
 }
 

@@ -91,16 +91,17 @@ fn an_agent_runs_forks_and_uses_vms() {
     let host = Host::new();
     let mut agent = Agent::new(&host);
     let tools = agent.ask("tools/list", json!({}));
-    assert_eq!(tools["tools"].as_array().map(Vec::len), Some(8), "{tools}");
+    assert_eq!(tools["tools"].as_array().map(Vec::len), Some(12), "{tools}");
 
     let vm = agent.done("run", json!({ "image": "tiny", "name": "p" }));
     assert_eq!(vm["name"], "p");
     let path = "/root/a/b.txt";
     let content = "é\n".repeat(1000);
-    agent.done(
+    let written = agent.done(
         "write_file",
         json!({ "vm": "p", "path": path, "content": content }),
     );
+    assert_eq!(written["bytes"], 3000, "{written}");
     let forked = agent.done("fork", json!({ "vm": "p", "count": 2 }));
     assert_eq!(forked["clones"][1]["name"], "p-2", "{forked}");
     agent.done(
@@ -176,6 +177,8 @@ fn an_agent_runs_forks_and_uses_vms() {
         .say(json!({ "jsonrpc": "2.0", "method": "notifications/cancelled", "params": cancelled }));
     eventually("its end", || !sleeps());
 
+    commands_go_on_in_the_background(&mut agent, "p");
+
     // What goes wrong is told, and the session goes on.
     let missing = agent.refused("read_file", json!({ "vm": "p", "path": "/none" }));
     assert!(missing.contains("/none"), "{missing}");
@@ -197,4 +200,81 @@ fn an_agent_runs_forks_and_uses_vms() {
     drop(agent.to);
     assert!(agent.child.wait().expect("reaped").success());
     host.nothing_left();
+}
+
+fn commands_go_on_in_the_background(agent: &mut Agent, vm: &str) {
+    let script = "echo $0; read a; echo got $a; cat >&2; exit 3";
+    let argv = ["sh", "-c", script, "begun"];
+    let started = json!({ "vm": vm, "argv": argv, "stdin": "on", "background": true });
+    let pid = agent.done("exec", started)["pid"].clone();
+    let mut next = 0;
+    let mut read = |agent: &mut Agent, wanted: &str| {
+        let mut said = String::new();
+        loop {
+            let from = json!({ "vm": vm, "pid": pid, "from": next, "wait_s": 60 });
+            let part = agent.done("session_read", from);
+            said += part["stdout"].as_str().expect("text");
+            said += part["stderr"].as_str().expect("text");
+            next = part["next"].as_u64().expect("a number");
+            if said == wanted {
+                return part["exit"].clone();
+            }
+            assert!(wanted.starts_with(&said), "{said}");
+        }
+    };
+    read(agent, "begun\n");
+    agent.done(
+        "session_write",
+        json!({ "vm": vm, "pid": pid, "input": "e\n" }),
+    );
+    // What came with the start was read before.
+    let exit = read(agent, "got one\n");
+    assert_eq!(exit, Value::Null, "it runs");
+    let last = json!({ "vm": vm, "pid": pid, "input": "é", "eof": true });
+    agent.done("session_write", last);
+    read(agent, "é");
+    let ended = json!({ "vm": vm, "pid": pid, "from": 0, "wait_s": 60 });
+    let ended = loop {
+        let read = agent.done("session_read", ended.clone());
+        if !read["exit"].is_null() {
+            break read;
+        }
+    };
+    assert_eq!(
+        ended,
+        json!({
+            "stdout": "begun\ngot one\n", "stderr": "é", "next": 16, "more": false, "missed": 0,
+            "exit": { "code": 3 },
+        })
+    );
+    let late = json!({ "vm": vm, "pid": pid, "input": "x" });
+    assert!(agent.refused("session_write", late).contains("has ended"));
+
+    // Of much output parts are read, and what was lost is counted.
+    let argv = [
+        "sh",
+        "-c",
+        "head -c 300000 /dev/zero | tr '\\0' x; sleep 1234",
+    ];
+    let much = json!({ "vm": vm, "argv": argv, "background": true });
+    let pid = agent.done("exec", much)["pid"].clone();
+    eventually("all of its output", || {
+        let all = agent.done("sessions", json!({ "vm": vm }));
+        let mut all = all.as_array().expect("a list").iter();
+        let found = all.find(|it| it["pid"] == pid).expect("it is there");
+        found["kept"]
+            .as_u64()
+            .zip(found["lost"].as_u64())
+            .is_some_and(|(kept, lost)| kept + lost == 300_000)
+    });
+    let part = json!({ "vm": vm, "pid": pid });
+    let part = agent.done("session_read", part);
+    let text = part["stdout"].as_str().expect("text");
+    let lost = part["missed"].as_u64().expect("a number");
+    assert!(lost > 100_000 && text.len() == 64 << 10 && part["more"] == true);
+    assert_eq!(part["next"], lost + (64 << 10));
+    agent.done("session_end", json!({ "vm": vm, "pid": pid }));
+    let part = json!({ "vm": vm, "pid": pid, "from": 300_000, "wait_s": 60 });
+    let part = agent.done("session_read", part);
+    assert_eq!(part["exit"], json!({ "signal": 9 }), "{part}");
 }

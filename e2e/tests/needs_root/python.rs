@@ -113,7 +113,8 @@ with p:
         assert "resume" in refused("conflict", lambda: a.exec("true")).hint
         a.resume()
         assert a.exec("true").code == 0
-    assert "forkyard ps" in refused("not_found", lambda: fy.vm(a.name)).hint
+    error = refused("not_found", lambda: fy.vm(a.name))
+    assert "forkyard ps" in error.hint and error.hint in str(error), str(error)
     refused("invalid", lambda: p.fork(1000))
     b.remove()
     print([vm.name for vm in fy.vms()])

@@ -7,8 +7,8 @@ use crate::{
 };
 use forkyard_client::{Client, ClientError};
 use forkyard_types::{
-    CloneResult, ErrorKind, ExecEvent, ExecRequest, ExitStatus, ForkMode, ForkReport, ForkRequest,
-    ForkResponse, NetworkPolicy, PageCount, RunRequest, VmId, VmInspect, VmView,
+    ByteCount, CloneResult, ErrorKind, ExecEvent, ExecRequest, ExitStatus, ForkMode, ForkReport,
+    ForkRequest, ForkResponse, NetworkPolicy, PageCount, RunRequest, VmId, VmInspect, VmView,
 };
 use futures::{Stream, future::try_join_all, stream};
 use http_body_util::BodyExt;
@@ -85,7 +85,8 @@ impl Forkyard {
             image: "tiny".into(),
             name: Some(parent.name.parse()?),
             vcpus: parent.vcpus,
-            memory_mib: parent.memory_mib,
+            memory: ByteCount::from_mib(parent.memory_mib),
+            memory_mib: None,
             warm: parent.warm,
             kernel: None,
             max_clones: None,
@@ -100,6 +101,7 @@ impl Forkyard {
             lifetime: None,
             idle: None,
             restart: forkyard_types::Restart::No,
+            cpu_baseline: Vec::new(),
         };
         client.post::<VmView>("/v1/vms", &request).await?;
         let this = Self {

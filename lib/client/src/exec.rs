@@ -2,7 +2,7 @@
 
 use crate::{Client, ClientError, of_vm};
 use bytes::Bytes;
-use forkyard_types::{ExecEvent, ExecInput, ExecRequest};
+use forkyard_types::{Attach, ExecEvent, ExecInput, ExecRequest};
 use futures::{Stream, StreamExt, stream};
 use http_body_util::{BodyExt, StreamBody};
 use hyper::{
@@ -57,11 +57,12 @@ impl Client {
         &self,
         vm: &str,
         pid: u32,
+        Attach { output }: Attach,
         input: mpsc::Receiver<ExecInput>,
     ) -> Result<Events, ClientError> {
         let head = Request::builder()
             .method(Method::POST)
-            .uri(of_vm(vm, &format!("sessions/{pid}")))
+            .uri(of_vm(vm, &format!("sessions/{pid}?output={output}")))
             .header("content-type", "application/x-ndjson");
         let frames = lines(input).map(|line| Ok::<_, Infallible>(Frame::data(line)));
         let answer = self.ask(head, StreamBody::new(Box::pin(frames))).await?;

@@ -309,6 +309,18 @@ impl Cluster {
         Ok(nodes.members.iter().filter_map(view).collect())
     }
 
+    /// Returns the nodes that are neither lost nor this one.
+    pub fn other_nodes(&self) -> Vec<NodeName> {
+        let shared = self.shared();
+        shared.roll.with(|nodes| {
+            let others = nodes
+                .members
+                .keys()
+                .filter(|node| **node != shared.name && nodes.state(node) != Some(NodeState::Lost));
+            others.cloned().collect()
+        })
+    }
+
     /// A client of a node's API, which knows this node by its certificate.
     pub fn client(&self, node: &NodeName) -> Result<Client, ClusterError> {
         let shared = self.shared();

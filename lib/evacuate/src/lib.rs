@@ -36,8 +36,6 @@ pub struct Guest {
     pub rank: usize,
     /// State it is in.
     pub state: VmState,
-    /// Ports of the host lead to it.
-    pub is_published: bool,
     /// Hosts that did not take it, or to which it did not get.
     pub refused_by: BTreeSet<String>,
     /// Last of their refusals.
@@ -105,12 +103,9 @@ pub struct Stay {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Why {
-    /// Only VMs that run can move.
-    #[error("it is {0}: only VMs that run move")]
+    /// Only VMs that run, or are paused, can move.
+    #[error("it is {0}: only VMs that run or are paused move")]
     State(VmState),
-    /// The VM's published ports would lead nowhere.
-    #[error("ports of this host lead to it")]
-    Published,
     /// No host is left that could take it.
     #[error("no host has room for its {} vCPUs and {} of memory", .0.vcpus, .0.memory)]
     NoRoom(Room),
@@ -134,11 +129,9 @@ impl Guest {
     /// Reason why it stays, whatever the others do.
     fn kept(&self) -> Option<Why> {
         match self.state {
-            VmState::Running if self.is_published => Some(Why::Published),
-            VmState::Running => None,
+            VmState::Running | VmState::Paused => None,
             VmState::Starting
             | VmState::Warm
-            | VmState::Paused
             | VmState::Stopped
             | VmState::Checkpoint
             | VmState::Ending => Some(Why::State(self.state)),

@@ -212,6 +212,11 @@ impl Engine for FakeEngine {
         })
     }
 
+    fn withhold(&self, accel: Accel, most: &GuestCpu) -> Result<Vec<String>, VmmError> {
+        let given = self.cpu(accel)?.features;
+        Ok(given.difference(&most.features).cloned().collect())
+    }
+
     fn version(&self) -> Result<String, VmmError> {
         Ok(concat!("forkyard-fake-machine ", env!("CARGO_PKG_VERSION")).to_owned())
     }

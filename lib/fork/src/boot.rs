@@ -12,8 +12,8 @@ use forkyard_guestlink::{Guest, Identify, LinkError};
 use forkyard_network::{Ports, Subnet};
 use forkyard_store::{FamilyRecord, VmRecord};
 use forkyard_types::{
-    ByteCount, DataVolume, Epoch, Member, NetworkPolicy, RootVolume, RunRequest, VmId, VmName,
-    VmState, VmView, VolumeUse,
+    ByteCount, DataVolume, Epoch, GuestCpu, Member, NetworkPolicy, RootVolume, RunRequest, VmId,
+    VmName, VmState, VmView, VolumeUse,
 };
 use forkyard_vmm::{Accel, BootSpec, Kernel, Owner, Probe, Verdict, console};
 use std::{path::PathBuf, sync::Arc};
@@ -122,11 +122,13 @@ impl Host {
                 VCPUS.end()
             )));
         }
-        if !MEMORY_MIB.contains(&request.memory_mib) {
+        let is_fine = |memory: &ByteCount| {
+            memory.0.is_multiple_of(1 << 20) && MEMORY_MIB.contains(&(memory.0 >> 20))
+        };
+        if !request.wanted_memory().as_ref().is_some_and(is_fine) {
+            let (least, most) = MEMORY_MIB.into_inner();
             return Err(HostError::Invalid(format!(
-                "{} MiB: wanted {} or more",
-                request.memory_mib,
-                MEMORY_MIB.start()
+                "memory: wanted bytes of whole MiB, {least} to {most} of them, and not memory_mib as well"
             )));
         }
         crate::secrets::check(&request.secrets)?;
@@ -162,8 +164,9 @@ impl Host {
         NewTerms::of(&request)?;
         let ports = self.network.take_ports(&request.network.publish)?;
         let (base, accel) = self.base_of(&request).await?;
+        let cpu = self.baseline(accel, &request.cpu_baseline).await?;
         let family = self.found_family(request.max_clones).await?;
-        let vm = self.record_founder(&family, &request, accel).await;
+        let vm = self.record_founder(&family, &request, (accel, cpu)).await;
         if vm.is_err() {
             // With all that was recorded of it.
             self.end_family_if_empty(family.id).await;
@@ -183,7 +186,7 @@ impl Host {
         &self,
         family: &FamilyRecord,
         request: &RunRequest,
-        accel: Accel,
+        (accel, cpu): (Accel, Option<GuestCpu>),
     ) -> Result<Arc<Vm>, HostError> {
         // Ports are the VM's own.
         let policy = NetworkPolicy {
@@ -207,7 +210,7 @@ impl Host {
             epoch: Epoch::random(),
             image: request.image.clone(),
             vcpus: request.vcpus,
-            memory: ByteCount::from_mib(request.memory_mib).unwrap_or_default(),
+            memory: request.wanted_memory().unwrap_or_default(),
             uid: uid.get(),
             accel: accel.to_string(),
             state: VmState::Starting,
@@ -231,6 +234,7 @@ impl Host {
             }),
             publish: request.network.publish.clone(),
             data: request.data.iter().map(crate::volumes::data_disk).collect(),
+            cpu,
         };
         let nobody = std::collections::BTreeSet::new();
         self.store

@@ -11,17 +11,29 @@ use crate::{
     fork::{Forked, Wanted, micros},
     life::Life,
     progress::Going,
-    snapshot::Taken,
+    quota::Places,
+    registry::Uid,
+    snapshot::{Snapshot, Taken},
     telemetry::Counted,
     vm::Vm,
 };
 use forkyard_store::VmRecord;
 use forkyard_types::{
-    CheckpointRequest, ForkId, ForkPhase, ForkReport, RequestId, VmId, VmName, VmState, VmView,
-    VolumeUse,
+    CheckpointRequest, ForkId, ForkPhase, ForkReport, Member, RequestId, VmId, VmName, VmState,
+    VmView, VolumeUse,
 };
 use std::{sync::Arc, time::Instant};
 use tracing::{Instrument as _, Span, debug_span, instrument};
+
+/// What a checkpoint will be recorded by.
+#[derive(Debug)]
+pub(crate) struct Keeping {
+    name: VmName,
+    member: Member,
+    uid: Uid,
+    /// Held until it is recorded.
+    _place: Places,
+}
 
 impl Host {
     /// Keeps the present instant of a running VM. Once this returns, it is on
@@ -50,16 +62,7 @@ impl Host {
         let mut report = ForkReport::default();
         let mut turn = parent.turn_to_fork().await;
         let body = parent.body()?;
-        // Held until it is recorded. It is no clone that runs: no limit applies.
-        let mut place = self.quotas.take(parent.record().family, 1, None, || 0)?;
-        let family = parent.record().family;
-        let member = self.take_members(family, &mut place)?.remove(0);
-        // Before anything is taken: without these there is nothing to keep it as.
-        let name = match request.name {
-            Some(name) => name,
-            None => made_up(&parent.name(), member.0)?,
-        };
-        let uid = self.registry().take_uid()?;
+        let keeping = self.keeping(parent, request.name)?;
         let generation = self.generation(parent, &body, turn.next.take()).await?;
         let (_, spare, rest) = generation.split(0);
         let taken = self
@@ -73,22 +76,62 @@ impl Host {
         if let Some(former) = former {
             self.retire(former).await;
         }
-        let id = VmId::random();
-        let record = VmRecord {
-            id,
+        let begun = self.begin_keeping(keeping, (of_parent, fork), &snapshot, asked);
+        let vm = self.keep(&snapshot, begun).await?;
+        self.note_fork(fork, parent, &report);
+        if parent.forks.is_closed() {
+            self.end(&vm, None).await;
+            snapshot.layout.of.still_there()?;
+        }
+        // Nobody maps it any more: the file has taken its place.
+        self.retire(image).await;
+        tracing::info!(parent = %parent.name(), name = %vm.name(), ?report, "checkpoint");
+        Ok(vm)
+    }
+
+    /// Reserves what a checkpoint of a VM will be recorded by. Before anything is taken: without
+    /// these there is nothing to keep it as.
+    pub(crate) fn keeping(&self, of: &Vm, name: Option<VmName>) -> Result<Keeping, HostError> {
+        let family = of.record().family;
+        // It is no clone that runs: no limit applies.
+        let mut place = self.quotas.take(family, 1, None, || 0)?;
+        let member = self.take_members(family, &mut place)?.remove(0);
+        let name = match name {
+            Some(name) => name,
+            None => made_up(&of.name(), member.0)?,
+        };
+        Ok(Keeping {
             name,
             member,
+            uid: self.registry().take_uid()?,
+            _place: place,
+        })
+    }
+
+    /// Records that a snapshot is being kept, of a VM with this record: the files that it needs stay.
+    /// The caller goes on with [`Self::keep`].
+    pub(crate) fn begin_keeping(
+        &self,
+        keeping: Keeping,
+        (of, fork): (VmRecord, ForkId),
+        snapshot: &Snapshot,
+        asked: Option<RequestId>,
+    ) -> (VmRecord, Result<(), HostError>) {
+        let record = VmRecord {
+            id: VmId::random(),
+            name: keeping.name,
+            member: keeping.member,
             birth: Some(forkyard_store::Birth {
-                parent: parent.id,
+                parent: of.id,
                 fork: Some(fork),
-                granted: parent.granted(),
+                granted: snapshot.layout.of.granted,
             }),
             // Given back with the record from here on.
-            uid: uid.keep(),
+            uid: keeping.uid.keep(),
             state: VmState::Starting,
             created: crate::now(),
             warm: 0,
-            memory_image: Some(image),
+            memory_image: Some(snapshot.layout.memory),
             chain: snapshot.layout.disk.slices().to_vec(),
             machine: None,
             request: asked,
@@ -98,29 +141,30 @@ impl Host {
             volume: snapshot.layout.disk.volume().cloned().map(VolumeUse::Below),
             publish: Vec::new(),
             data: snapshot.layout.data.clone(),
-            ..of_parent
+            ..of
         };
-        let network = parent.network;
         let recorded = self.store.put_vm(&record);
         self.registry().occupy(&record);
+        (record, recorded.map_err(HostError::from))
+    }
+
+    /// Keeps a snapshot on disk, and lists it. Nothing is left of it if that fails. Not cancel-safe.
+    pub(crate) async fn keep(
+        &self,
+        snapshot: &Snapshot,
+        (record, recorded): (VmRecord, Result<(), HostError>),
+    ) -> Result<Arc<Vm>, HostError> {
         let kept = async {
             recorded?;
-            self.persist(&snapshot, record.clone())
+            self.persist(snapshot, record.clone())
                 .instrument(debug_span!("keep"))
                 .await
         };
         match kept.await {
             Ok(record) => {
-                self.note_fork(fork, parent, &report);
+                let network = snapshot.layout.of.network;
                 let vm = Arc::new(Vm::new(record, network, Life::Checkpoint));
                 self.registry().insert(vm.clone());
-                if parent.forks.is_closed() {
-                    self.end(&vm, None).await;
-                    snapshot.layout.of.still_there()?;
-                }
-                // No process maps it any more: the file has taken its place.
-                self.retire(image).await;
-                tracing::info!(parent = %parent.name(), name = %vm.name(), ?report, "checkpoint");
                 Ok(vm)
             }
             Err(error) => {

@@ -213,7 +213,11 @@ async fn pass_on(
             return;
         }
     }
-    let _ = controls.end().await;
+    if controls.end().await.is_ok()
+        && let Some(events) = &telling
+    {
+        let _ = events.send(ExecEvent::Taken(0)).await;
+    }
 }
 
 /// Acts on what comes, in its order but for bytes, which wait for the command.

@@ -36,6 +36,8 @@ pub struct FilesIn {
     _in_use: InUse,
     input: ExecInput,
     framed: bool,
+    /// Bytes of content.
+    pushed: u64,
     answer: Vec<u8>,
     said: Vec<u8>,
     end: Option<Result<(), HostError>>,
@@ -221,6 +223,7 @@ impl FilesIn {
             running,
             _in_use: in_use,
             framed,
+            pushed: 0,
             answer: Vec::new(),
             said: Vec::new(),
             end: None,
@@ -233,6 +236,7 @@ impl FilesIn {
         if bytes.is_empty() {
             return self.end.is_none();
         }
+        self.pushed += u64::try_from(bytes.len()).unwrap_or_default();
         if self.framed {
             let length = u32::try_from(bytes.len()).unwrap_or(u32::MAX).to_le_bytes();
             bytes.splice(..0, length);
@@ -253,8 +257,13 @@ impl FilesIn {
             self.hear(out);
         }
         self.end.unwrap_or(Ok(()))?;
-        match self.answer.is_empty() {
-            true => Ok(FilesWritten::default()),
+        match self.framed {
+            // Of one file the guest says nothing: it has all of it.
+            true => Ok(FilesWritten {
+                files: 1,
+                bytes: self.pushed,
+                notes: Vec::new(),
+            }),
             false => understood(&self.answer),
         }
     }

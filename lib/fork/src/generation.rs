@@ -249,6 +249,7 @@ impl Host {
             vcpus: std::num::NonZeroU8::new(record.vcpus).unwrap_or(std::num::NonZeroU8::MIN),
             memory: record.memory,
             accel: crate::accel_of(&record.accel),
+            withheld: self.withheld(record)?,
             disk: Some(self.root_disk(record).await?),
             data: self.data_drives(record).await?,
             volumes: has_volume(record).then(|| self.folders.sockets_of_volumes()),

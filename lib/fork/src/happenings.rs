@@ -155,10 +155,10 @@ pub(crate) fn transfer(events: &Broadcast, pages: ImageId, over: TransferOver) {
 }
 
 /// A guest image takes so much disk from here on; none: it was removed.
-pub(crate) fn image(events: &Broadcast, name: &str, bytes: Option<ByteCount>) {
+pub(crate) fn image(events: &Broadcast, name: &str, built: Option<ByteCount>) {
     let subject = EventSubject {
         image: Some(name.to_owned()),
         ..EventSubject::default()
     };
-    events.publish(subject, Occurrence::ImageChanged(ImageChanged { bytes }));
+    events.publish(subject, Occurrence::ImageChanged(ImageChanged { built }));
 }

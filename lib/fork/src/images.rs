@@ -88,7 +88,7 @@ impl Host {
         let name: ImageName = name
             .parse()
             .map_err(|error| HostError::Invalid(format!("{error}")))?;
-        let size = disk_size(request.size_mib)?;
+        let size = disk_size(request.size, request.size_mib)?;
         let start = when(request.start);
         let bases = self.bases.clone();
         let (looks, wanted) = (bases.clone(), name.clone());
@@ -119,7 +119,7 @@ impl Host {
         let dockerfile: Dockerfile = dockerfile
             .parse()
             .map_err(|error| HostError::Invalid(format!("{error}")))?;
-        let size = disk_size(request.size_mib)?;
+        let size = disk_size(request.size, request.size_mib)?;
         let start = when(request.start);
         let bases = self.bases.clone();
         let (looks, wanted) = (bases.clone(), name.clone());
@@ -269,18 +269,20 @@ fn source(request: ImportRequest) -> Result<Source, HostError> {
     let ImportRequest {
         format,
         partition,
+        size,
         size_mib,
     } = request;
+    let size = disk_size(size, size_mib)?;
     let invalid = |what: &str| Err(HostError::Invalid(what.to_owned()));
     match format {
         ImportFormat::Oci if partition.is_some() => invalid("a container image has no partitions"),
-        ImportFormat::Raw | ImportFormat::Qcow2 if size_mib.is_some() => {
+        ImportFormat::Raw | ImportFormat::Qcow2 if size.is_some() => {
             invalid("a disk keeps the size it has; that of a container image can be chosen")
         }
         ImportFormat::Raw => Ok(Source::Raw { partition }),
         ImportFormat::Qcow2 => Ok(Source::Qcow2 { partition }),
         ImportFormat::Oci => Ok(Source::Oci {
-            size: disk_size(size_mib)?,
+            size,
             start: Start::AtBoot,
         }),
     }
@@ -293,10 +295,22 @@ fn when(start: bool) -> Start {
     }
 }
 
-fn disk_size(mib: Option<u64>) -> Result<Option<ByteCount>, HostError> {
-    let too_large = || HostError::Invalid("the disk would be too large".to_owned());
-    mib.map(|mib| ByteCount::from_mib(mib).ok_or_else(too_large))
-        .transpose()
+fn disk_size(size: Option<ByteCount>, mib: Option<u64>) -> Result<Option<ByteCount>, HostError> {
+    let wrong = |what: &str| HostError::Invalid(what.to_owned());
+    let size = match (size, mib) {
+        (size, None) => size,
+        (None, Some(mib)) => {
+            let size = ByteCount::from_mib(mib);
+            Some(size.ok_or_else(|| wrong("the disk would be too large"))?)
+        }
+        (Some(_), Some(_)) => return Err(wrong("size and size_mib: wanted one of them")),
+    };
+    match size {
+        Some(size) if !size.0.is_multiple_of(1 << 20) => {
+            Err(wrong("size: wanted bytes of whole MiB"))
+        }
+        size => Ok(size),
+    }
 }
 
 /// An image as it comes in, read where blocking does no harm.

@@ -8,6 +8,7 @@
 mod adopt;
 mod again;
 mod alive;
+mod baseline;
 mod bases;
 mod blocking;
 mod boot;

@@ -10,9 +10,10 @@
 //! ended                     <-- Landed  --------
 //! ```
 //!
-//! A disk of slices goes as memory does: as page images. A volume goes by its snapshots, before the
-//! first copy, with each round, and while the guest stands still; it is at home where the VM is
-//! ([`volume`]).
+//! A disk of slices goes as memory does: as page images. Volumes go by their snapshots, before the
+//! first copy, with each round, and while the guest stands still; they are at home where the VM is
+//! ([`volume`]). Ports of the host that lead to the VM are taken there before anything is sent, and
+//! lead to it there from (A) on; a VM that is paused stays so.
 //!
 //! It is a fork across hosts of which one clone is made and the parent ended; what differs is
 //! that nothing of the VM changes: its id, name, place in the family, address and epoch go along
@@ -32,16 +33,20 @@
 mod arrive;
 mod commands;
 mod converge;
+mod copy;
 mod give_up;
 mod land;
 mod leave;
+mod refuse;
 mod resolve;
 mod send;
 mod slow;
 mod volume;
+mod volume_come;
+mod way_back;
 
 pub(crate) use arrive::Incoming;
-pub use volume::IncomingVolume;
+pub use volume_come::IncomingVolume;
 
 use forkyard_types::ImageId;
 

@@ -230,6 +230,7 @@ mod tests {
             volume: None,
             publish: Vec::new(),
             data: Vec::new(),
+            cpu: None,
         }
     }
 

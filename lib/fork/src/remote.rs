@@ -44,7 +44,7 @@ use forkyard_store::{FamilyNo, FamilyRecord};
 use forkyard_types::{
     ApiError, FamilyId, ForkId, ForkProgress, PeerFamiliesRequest, PeerFamiliesResponse,
     PeerForkRequest, PeerForkResponse, PeerMigrated, PeerMigration, PeerTicketRequest,
-    PeerTicketResponse, VmId, VmView,
+    PeerTicketResponse, SentVolume, VmId, VmView,
 };
 use futures::future::BoxFuture;
 use std::{
@@ -81,7 +81,7 @@ pub trait Peer: fmt::Debug + Send + Sync {
     fn volume(
         &self,
         migration: ForkId,
-        snapshot: String,
+        sent: SentVolume,
         stream: UnixStream,
     ) -> BoxFuture<'_, Result<PeerMigrated, ApiError>>;
 
@@ -114,6 +114,9 @@ pub trait Peer: fmt::Debug + Send + Sync {
 
 /// The other hosts there are.
 pub trait Neighbours: fmt::Debug + Send + Sync {
+    /// Names of all hosts that are known and not lost. May read a file.
+    fn names(&self) -> Result<Vec<String>, ApiError>;
+
     /// One by the name it is called here, or why there is none. May read a file.
     fn find(&self, name: &str) -> Result<Arc<dyn Peer>, ApiError>;
 

@@ -79,7 +79,8 @@ impl Host {
         Ok(found.ok_or_else(unknown)?)
     }
 
-    /// Sends the process group of a command that runs a signal; 9 is for all that it started.
+    /// Sends a command that runs a signal; 2 and 3 are for its process group, 9 for all that it
+    /// started.
     pub async fn signal_session(&self, vm: &str, pid: u32, signal: u8) -> Result<(), HostError> {
         if !(1..=64).contains(&signal) {
             return Err(HostError::Invalid(format!("there is no signal {signal}")));

@@ -35,8 +35,8 @@ use forkyard_network::Subnet;
 use forkyard_pager::Run;
 use forkyard_store::{Birth, VmRecord};
 use forkyard_types::{
-    ByteCount, DataDisk, Epoch, FamilyId, ImageId, Member, VmId, VmName, VmState, VolumeAt,
-    VolumeUse,
+    ByteCount, DataDisk, Epoch, FamilyId, GuestCpu, ImageId, Member, VmId, VmName, VmState,
+    VolumeAt, VolumeUse,
 };
 use std::path::PathBuf;
 
@@ -104,6 +104,8 @@ pub(crate) struct Original {
     pub vcpus: u8,
     pub memory: ByteCount,
     pub accel: String,
+    /// CPU that they have at most; none: what their host gives.
+    pub cpu: Option<GuestCpu>,
     /// Paths in the guest that its clones do not inherit.
     pub secrets: Vec<String>,
     /// Forks of it under way; closed once it is being removed.
@@ -193,6 +195,7 @@ impl Original {
             vcpus: record.vcpus,
             memory: record.memory,
             accel: record.accel,
+            cpu: record.cpu,
             secrets: record.secrets,
             forks: vm.forks.clone(),
         }
@@ -246,6 +249,7 @@ impl Layout {
             volume: self.disk.volume().cloned().map(VolumeUse::Below),
             publish: Vec::new(),
             data: branched(&self.data, id)?,
+            cpu: of.cpu.clone(),
         })
     }
 }

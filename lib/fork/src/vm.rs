@@ -115,11 +115,6 @@ impl Vm {
         (record.created, record.family, record.member)
     }
 
-    /// vCPUs that it was granted, if these may not be all it has.
-    pub fn granted(&self) -> Option<u8> {
-        lock(&self.record).birth?.granted
-    }
-
     pub fn name(&self) -> VmName {
         lock(&self.record).name.clone()
     }

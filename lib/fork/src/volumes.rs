@@ -26,7 +26,7 @@ mod error;
 mod service;
 
 pub(crate) use attach::{frozen_at, has_volume};
-pub(crate) use data::{branched, data_disk, frozen};
+pub(crate) use data::{branched, data_disk, frozen, private_name};
 pub(crate) use doctor::LeftVolume;
 pub use error::VolumeError;
 pub(crate) use service::Blockd;
@@ -61,7 +61,9 @@ impl Host {
             Ok::<_, VolumeError>(all)
         });
         let (records, copies) = (self.store.vms()?, self.store.copies()?);
+        // Nor are those of clones that have moved here.
         let all = all.await?.into_iter();
+        let all = all.filter(|(name, _)| !is_private(&records, name));
         all.map(|(name, seen)| view(name, seen, &records, &copies))
             .collect()
     }
@@ -298,6 +300,18 @@ fn uses(record: &VmRecord, volume: &VmName) -> bool {
         written.into_iter().chain(below)
     });
     root.into_iter().chain(data).any(|it| it == volume)
+}
+
+/// Whether a volume is no user's, but that of a VM that has moved here, and of its clones.
+fn is_private(records: &[VmRecord], volume: &VmName) -> bool {
+    let mut disks = records.iter().flat_map(|record| &record.data);
+    disks.any(|disk| {
+        let written = disk.written().map(|(it, _)| it);
+        let mut all = written
+            .into_iter()
+            .chain(disk.below().iter().map(|at| &at.volume));
+        disk.is_private(volume) && all.any(|it| it == volume)
+    })
 }
 
 /// A VM's record lies over a snapshot, or is one.

@@ -82,7 +82,8 @@ pub enum ToGuest {
         /// The command.
         session: Session,
     },
-    /// Send a command's process group this signal; SIGKILL is for all that it started.
+    /// Send a command's first process this signal; SIGINT and SIGQUIT are for its process group,
+    /// SIGKILL for all that it started.
     ExecSignal {
         /// The command.
         session: Session,

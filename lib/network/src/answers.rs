@@ -124,13 +124,12 @@ pub(crate) fn opened(
         let next = message
             .answers
             .iter()
-            .find_map(|record| match &record.data {
-                RData::CNAME(alias)
-                    if is_one_of(&record.name, &names) && !is_one_of(&alias.0, &names) =>
-                {
-                    Some(alias.0.clone())
-                }
-                _ => None,
+            .find_map(|record| {
+                let RData::CNAME(alias) = &record.data else {
+                    return None;
+                };
+                let is_next = is_one_of(&record.name, &names) && !is_one_of(&alias.0, &names);
+                is_next.then(|| alias.0.clone())
             });
         match next {
             Some(alias) => names.push(alias),

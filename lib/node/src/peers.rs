@@ -21,7 +21,7 @@ use forkyard_sys_host::tcp::round_trip;
 use forkyard_types::{
     ApiError, ErrorKind, FamilyId, ForkId, ForkProgress, PeerFamiliesRequest, PeerFamiliesResponse,
     PeerForkRequest, PeerForkResponse, PeerMigrated, PeerMigration, PeerTicketRequest,
-    PeerTicketResponse, TokenSecret, VmId, VmView,
+    PeerTicketResponse, SentVolume, TokenSecret, VmId, VmView,
 };
 use futures::future::{BoxFuture, FutureExt, ready};
 use hyper::Method;
@@ -165,6 +165,10 @@ impl PeersFile {
 }
 
 impl Neighbours for PeersFile {
+    fn names(&self) -> Result<Vec<String>, ApiError> {
+        Ok(self.read()?.listing.peer.keys().cloned().collect())
+    }
+
     fn find(&self, name: &str) -> Result<Arc<dyn Peer>, ApiError> {
         let mut known = self.read()?;
         let listing = &known.listing;
@@ -243,6 +247,11 @@ impl Neighbours for PeersFile {
 }
 
 impl Neighbours for Nodes {
+    fn names(&self) -> Result<Vec<String>, ApiError> {
+        let names = self.0.other_nodes().into_iter();
+        Ok(names.map(|name| name.to_string()).collect())
+    }
+
     fn find(&self, name: &str) -> Result<Arc<dyn Peer>, ApiError> {
         let node = name
             .parse()
@@ -348,6 +357,8 @@ impl Peer for Daemon {
         let family = match &step {
             PeerMigration::Prepare(prepare) => Some(prepare.first.family.id),
             PeerMigration::Volume(_)
+            | PeerMigration::Cpu(_)
+            | PeerMigration::Kept(_)
             | PeerMigration::Round(_)
             | PeerMigration::Land(_)
             | PeerMigration::End(_) => None,
@@ -368,10 +379,10 @@ impl Peer for Daemon {
     fn volume(
         &self,
         migration: ForkId,
-        snapshot: String,
+        SentVolume { volume, snapshot }: SentVolume,
         stream: UnixStream,
     ) -> BoxFuture<'_, Result<PeerMigrated, ApiError>> {
-        let path = format!("{MIGRATIONS}/{migration}/volume?snapshot={snapshot}");
+        let path = format!("{MIGRATIONS}/{migration}/volume?volume={volume}&snapshot={snapshot}");
         let sent = async move { self.client.upload(&path, None, stream, |_| ()).await };
         sent.map(|answer| {
             answer.map_err(|error| match error {

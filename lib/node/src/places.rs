@@ -17,7 +17,7 @@ impl Node {
     ) -> Result<Reservation, ClusterError> {
         let need = Need {
             vcpus: request.vcpus,
-            memory: ByteCount::from_mib(request.memory_mib).unwrap_or(ByteCount(u64::MAX)),
+            memory: request.wanted_memory().unwrap_or(ByteCount(u64::MAX)),
         };
         let near = Some(self.cluster().name().clone());
         let wish = Wish {

@@ -12,7 +12,7 @@ use axum::{
     },
     http::{StatusCode, request::Parts},
 };
-use forkyard_types::ErrorKind;
+use forkyard_types::{ErrorKind, plainly};
 use serde::de::DeserializeOwned;
 use utoipa::{
     PartialSchema, ToSchema,
@@ -126,12 +126,12 @@ fn too_large() -> Refusal {
     Refusal::new(ErrorKind::Exhausted, text).answered(StatusCode::PAYLOAD_TOO_LARGE)
 }
 
-/// Cuts off how the framework introduces a cause.
-fn cause(text: &str) -> &str {
-    match text.split_once(": ") {
+/// Says a cause in plain words, without how the framework introduces it.
+pub fn cause(text: &str) -> String {
+    plainly(match text.split_once(": ") {
         Some((head, cause)) if head.starts_with("Failed to ") => cause,
         Some(_) | None => text,
-    }
+    })
 }
 
 /// Refuses paths and methods that there are not, and bodies that are too large.

@@ -153,7 +153,7 @@ mod tests {
         let reading = client.host_events(EventsRequest::default()).await;
         let mut reader = reading.expect("a stream");
         for number in 0..EVENTS {
-            let built = Occurrence::ImageChanged(ImageChanged { bytes: None });
+            let built = Occurrence::ImageChanged(ImageChanged { built: None });
             events.publish(EventSubject::default(), built);
             if number % 8 == 0 {
                 tokio::task::yield_now().await;

@@ -14,15 +14,22 @@ pub struct Moving {
     pub peer: String,
     /// The migration.
     pub migration: ForkId,
+    /// It stood still before, for its user wants it to.
+    pub was_paused: bool,
 }
 
 impl Store {
     /// Records that another host may have let a VM go on. It survives a power cut.
     pub fn put_moving(&self, vm: VmId, moving: &Moving) -> Result<(), StoreError> {
         let put = self.lock().execute(
-            "INSERT INTO moving VALUES (?1, ?2, ?3)
-             ON CONFLICT (vm) DO UPDATE SET peer = ?2, migration = ?3",
-            params![vm.as_str(), moving.peer, moving.migration.as_str()],
+            "INSERT INTO moving (vm, peer, migration, was_paused) VALUES (?1, ?2, ?3, ?4)
+             ON CONFLICT (vm) DO UPDATE SET peer = ?2, migration = ?3, was_paused = ?4",
+            params![
+                vm.as_str(),
+                moving.peer,
+                moving.migration.as_str(),
+                moving.was_paused
+            ],
         );
         put.map_err(self.failed())?;
         self.flush()
@@ -84,13 +91,14 @@ impl Store {
     pub fn moving(&self) -> Result<Vec<(VmId, Moving)>, StoreError> {
         let connection = self.lock();
         let mut statement = connection
-            .prepare_cached("SELECT vm, peer, migration FROM moving")
+            .prepare_cached("SELECT vm, peer, migration, was_paused FROM moving")
             .map_err(self.failed())?;
         let rows = statement
             .query_map([], |row| {
                 let moving = Moving {
                     peer: row.get("peer")?,
                     migration: parsed(row, "migration")?,
+                    was_paused: row.get("was_paused")?,
                 };
                 Ok((parsed(row, "vm")?, moving))
             })
@@ -111,6 +119,7 @@ mod tests {
         let to = |peer: &str| Moving {
             peer: peer.to_owned(),
             migration,
+            was_paused: peer == "c",
         };
         store.put_moving(vm, &to("b")).expect("recorded");
         store.put_moving(vm, &to("c")).expect("recorded");

@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use std::path::Path;
 
 /// One step a version; never edited once released.
-const STEPS: [&str; 20] = [
+const STEPS: [&str; 22] = [
     "
     CREATE TABLE family (
         id TEXT PRIMARY KEY NOT NULL,
@@ -176,6 +176,10 @@ const STEPS: [&str; 20] = [
         vm TEXT PRIMARY KEY NOT NULL REFERENCES vm(id) ON DELETE CASCADE
     ) STRICT;
 ",
+    // A VM that was paused when it was to move stays so.
+    "ALTER TABLE moving ADD COLUMN was_paused INTEGER NOT NULL DEFAULT 0;",
+    // The CPU that a VM may have at most.
+    "ALTER TABLE vm ADD COLUMN cpu TEXT NOT NULL DEFAULT 'null';",
 ];
 
 pub fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {

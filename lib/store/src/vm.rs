@@ -5,8 +5,8 @@ use crate::{
     row::{from_json, json, optional, parsed},
 };
 use forkyard_types::{
-    ByteCount, DataDisk, Epoch, FamilyId, ForkId, ImageId, Member, Publish, RequestId, VmId,
-    VmName, VmState, VolumeUse,
+    ByteCount, DataDisk, Epoch, FamilyId, ForkId, GuestCpu, ImageId, Member, Publish, RequestId,
+    VmId, VmName, VmState, VolumeUse,
 };
 use rusqlite::{Row, params};
 use std::{collections::BTreeSet, path::PathBuf};
@@ -83,6 +83,8 @@ pub struct VmRecord {
     pub publish: Vec<Publish>,
     /// Disks beside that.
     pub data: Vec<DataDisk>,
+    /// CPU that it has at most, wherever it is; none: what the host gives.
+    pub cpu: Option<GuestCpu>,
 }
 
 fn state_text(state: VmState) -> &'static str {
@@ -151,6 +153,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<VmRecord> {
         volume: from_json(row, "volume")?,
         publish: from_json(row, "publish")?,
         data: from_json(row, "data")?,
+        cpu: from_json(row, "cpu")?,
     })
 }
 
@@ -163,8 +166,9 @@ impl Store {
         let volume = json(&vm.volume).map_err(self.failed())?;
         let publish = json(&vm.publish).map_err(self.failed())?;
         let data = json(&vm.data).map_err(self.failed())?;
+        let cpu = json(&vm.cpu).map_err(self.failed())?;
         let written = self.lock().execute(
-            "INSERT INTO vm VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,?25,?26,?27,?28,?29)
+            "INSERT INTO vm VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,?25,?26,?27,?28,?29,?30)
              ON CONFLICT (id) DO UPDATE SET name=?2, member=?4, fork=?6, epoch=?7, accel=?12, state=?13, created=?14,
                  warm=?15, memory_image=?16, chain=?17, machine=?18, secrets=?19, disk_image=?22, failure=?23, granted=?24, notes=?25, volume=?27, publish=?28, data=?29",
             params![
@@ -197,6 +201,7 @@ impl Store {
                 volume,
                 publish,
                 data,
+                cpu,
             ],
         );
         match written {
@@ -289,6 +294,10 @@ mod tests {
                     }],
                 },
             }],
+            cpu: Some(GuestCpu {
+                model: "host".into(),
+                features: ["avx".to_owned()].into(),
+            }),
         }
     }
 

@@ -207,6 +207,7 @@ fn probe_machine(probe: &Probe) -> BootSpec {
             vcpus: NonZeroU8::MIN,
             memory: MEMORY,
             accel: Accel::Kvm,
+            withheld: Vec::new(),
             disk: None,
             data: Vec::new(),
             volumes: None,

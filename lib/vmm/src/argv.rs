@@ -110,7 +110,12 @@ fn machine(spec: &MachineSpec, fds: Numbers, memory: &Value) -> Result<Vec<Strin
         nic,
         track: _,
     } = fds;
-    let (accel, cpu) = (spec.accel, spec.accel.cpu_model());
+    let withheld = spec.withheld.iter().map(|feature| format!(",-{feature}"));
+    let cpu: String = [spec.accel.cpu_model().to_owned()]
+        .into_iter()
+        .chain(withheld)
+        .collect();
+    let accel = spec.accel;
     let (id, vcpus, kib) = (spec.id, spec.vcpus, spec.memory.0 / 1024);
     let reporting = if spec.page_reporting { "on" } else { "off" };
     // `suppress-vmdesc` and `send-configuration` make a stream of device state
@@ -203,6 +208,7 @@ mod tests {
             vcpus: NonZeroU8::MIN,
             memory: ByteCount(64 << 20),
             accel: Accel::Tcg,
+            withheld: Vec::new(),
             disk: Some(RootDisk::Slice("/disk, with a comma".into())),
             data: Vec::new(),
             volumes: None,
@@ -219,6 +225,19 @@ mod tests {
             .filter(|(flag, _)| *flag == "-device")
             .map(|(_, device)| device)
             .collect()
+    }
+
+    #[test]
+    fn features_that_are_withheld_are_taken_from_the_model() {
+        let machine = MachineSpec {
+            accel: Accel::Kvm,
+            withheld: vec!["avx512f".into(), "sse4.1".into()],
+            ..spec(VmId::random())
+        };
+        let kernel = None;
+        let args = boot(&BootSpec { machine, kernel }, FDS).expect("UTF-8");
+        let at = args.iter().position(|arg| arg == "-cpu").expect("a CPU");
+        assert_eq!(args[at + 1], "host,-avx512f,-sse4.1");
     }
 
     #[test]

@@ -2,7 +2,10 @@
 
 use crate::VmmError;
 use forkyard_types::GuestCpu;
-use std::{collections::BTreeSet, fs};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+};
 
 const CPUINFO: &str = "/proc/cpuinfo";
 
@@ -29,12 +32,32 @@ fn told(text: &str) -> GuestCpu {
     }
 }
 
+/// Names these features of Linux's as a QEMU does that says so for `-cpu help`. What it has no
+/// name for it gives to no guest.
+pub(crate) fn names<'a>(said: &str, features: impl Iterator<Item = &'a String>) -> Vec<String> {
+    let plain = |name: &str| name.replace(['_', '-', '.'], "");
+    let (_, known) = said.split_once("CPUID flags:").unwrap_or_default();
+    let known: BTreeMap<_, _> = known
+        .split_ascii_whitespace()
+        .map(|name| (plain(name), name))
+        .collect();
+    let named = features.filter_map(|feature| known.get(&plain(feature)));
+    named.map(|name| (*name).to_owned()).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     const TEXT: &str = "processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu sse avx2\n\n\
         processor\t: 1\nvendor_id\t: GenuineIntel\nflags\t\t: fpu\n";
+
+    #[test]
+    fn features_have_names_of_qemus_or_are_no_guests() {
+        let said = "Available CPUs:\n  avx2 a model\n\nRecognized CPUID flags:\n  avx2 sse4.1\n  fxsr-opt\n";
+        let wanted = ["avx2", "fxsr_opt", "rep_good", "sse4_1"].map(str::to_owned);
+        assert_eq!(names(said, wanted.iter()), ["avx2", "fxsr-opt", "sse4.1"]);
+    }
 
     #[test]
     fn the_first_processor_counts() {

@@ -63,6 +63,10 @@ pub trait Engine: fmt::Debug + Send + Sync {
     /// Says which CPU its guests are given. Blocks for a start of its program, once.
     fn cpu(&self, accel: Accel) -> Result<GuestCpu, VmmError>;
 
+    /// Names the features that a guest must not be given for its CPU to have no more than this one
+    /// has. Blocks for a start of its program, once.
+    fn withhold(&self, accel: Accel, most: &GuestCpu) -> Result<Vec<String>, VmmError>;
+
     /// Says which program it runs, and of which version: a state that one has saved is not for
     /// others to load. Blocks for a start of that program, once.
     fn version(&self) -> Result<String, VmmError>;

@@ -416,6 +416,19 @@ impl Engine for Qemu {
         }
     }
 
+    fn withhold(&self, accel: Accel, most: &GuestCpu) -> Result<Vec<String>, VmmError> {
+        let given = Engine::cpu(self, accel)?.features;
+        let surplus: Vec<_> = given.difference(&most.features).collect();
+        if surplus.is_empty() {
+            return Ok(Vec::new());
+        }
+        let failed = VmmError::io("ask for its CPUs", &self.program);
+        let said = Command::new(&self.program).args(["-cpu", "help"]).output();
+        let said = said.map_err(failed)?.stdout;
+        let known = String::from_utf8_lossy(&said);
+        Ok(crate::cpu::names(&known, surplus.into_iter()))
+    }
+
     fn version(&self) -> Result<String, VmmError> {
         if let Some(version) = self.version.get() {
             return Ok(version.clone());

@@ -85,7 +85,9 @@ pub struct MachineSpec {
     pub memory: ByteCount,
     /// Accelerator.
     pub accel: Accel,
-    /// Root disk: a qcow2 file that `owner` may write, over others it may read.
+    /// Features of the CPU that it is not given, as the engine names them.
+    pub withheld: Vec<String>,
+    /// Its disk: a qcow2 file that `owner` may write, over others it may read.
     pub disk: Option<RootDisk>,
     /// Other disks, 8 at most.
     pub data: Vec<DataDrive>,

@@ -1,7 +1,7 @@
 //! Snapshots out, as streams.
 
 use crate::{
-    Patience, Scratch, Store, StoreError,
+    Found, Patience, Scratch, Store, StoreError,
     stream::{Frame, Frames, MOST, StreamHeader},
 };
 use forkyard_volume::{BLOCK_BYTES, BlockNo, Blocks, Content, Map, SnapshotId, View, VolumeId};
@@ -24,15 +24,14 @@ impl Store {
         Ok(Blocks(changed as u64))
     }
 
-    /// Writes a snapshot to a stream: all of it, or what differs from an earlier one. Returns the
-    /// blocks that took. Reads and writes of the volume go on beside it.
+    /// Writes a snapshot to a stream: all of it, or what differs from an earlier one. Of a branch,
+    /// all of it is what it reads as. Returns the blocks that took. Reads and writes of the volume go on beside it.
     pub fn send(
         &self,
         snapshot: &str,
         since: Option<&str>,
         out: &mut dyn Write,
     ) -> Result<Blocks, StoreError> {
-        self.refuse_branch("sent")?;
         let failed = |error| StoreError::io("write", "the stream", error);
         let (volume, id, map) = self.frozen(snapshot)?;
         let before = since.map(|since| self.frozen(since)).transpose()?;
@@ -40,9 +39,19 @@ impl Store {
         let header = StreamHeader::new(volume, map.blocks(), snapshot, since);
         header.write(out).map_err(failed)?;
         let (mut frames, mut scratch) = (Frames::new(out), Scratch::default());
+        if self.base.is_some() && before.is_none() {
+            let sent = self.send_flat(id, map.blocks(), &mut frames)?;
+            frames.write(&Frame::End).map_err(failed)?;
+            return Ok(sent);
+        }
         let mut sent = 0;
         let mut run: Option<Run> = None;
-        for (block, content) in map.differences(before.as_ref()) {
+        // One that was zeroed since hides what lies below a branch.
+        let differs: Box<dyn Iterator<Item = _>> = match self.base {
+            Some(_) => Box::new(map.differences_over(before.as_ref())),
+            None => Box::new(map.differences(before.as_ref())),
+        };
+        for (block, content) in differs {
             // What was cut off since the earlier one.
             if block.0 >= map.blocks().0 {
                 break;
@@ -69,6 +78,45 @@ impl Store {
             frames.write(&frame).map_err(failed)?;
         }
         frames.write(&Frame::End).map_err(failed)?;
+        Ok(Blocks(sent))
+    }
+
+    /// Writes all that a snapshot of a branch reads as, what lies below included: where it comes it
+    /// lies over nothing.
+    fn send_flat(
+        &self,
+        id: SnapshotId,
+        blocks: Blocks,
+        frames: &mut Frames<&mut dyn Write>,
+    ) -> Result<Blocks, StoreError> {
+        let mut scratch = Scratch::default();
+        let mut data = vec![0; MOST as usize * BLOCK_BYTES];
+        let mut sent = 0;
+        for first in (0..blocks.0).step_by(MOST as usize) {
+            let count = u64::from(MOST).min(blocks.0 - first);
+            let part = &mut data[..usize::try_from(count).unwrap_or(0) * BLOCK_BYTES];
+            let at = first * BLOCK_BYTES as u64;
+            let found = self.read(View::Snapshot(id), at, part, &mut scratch, Patience::Wait)?;
+            if found == Found::Zeroes {
+                continue;
+            }
+            let mut block = first;
+            let is_zero = |block: &[u8]| block.iter().all(|byte| *byte == 0);
+            for run in part
+                .chunks(BLOCK_BYTES)
+                .collect::<Vec<_>>()
+                .chunk_by(|one, other| is_zero(one) == is_zero(other))
+            {
+                let count = run.len() as u64;
+                if !is_zero(run[0]) {
+                    let frame = Frame::Data(BlockNo(block), run.concat());
+                    let failed = |error| StoreError::io("write", "the stream", error);
+                    frames.write(&frame).map_err(failed)?;
+                    sent += count;
+                }
+                block += count;
+            }
+        }
         Ok(Blocks(sent))
     }
 

@@ -76,6 +76,15 @@ fn write(chunk: &mut Chunk, index: usize, entry: Entry) {
     bytes[5..].copy_from_slice(&slot.to_le_bytes());
 }
 
+/// What a block reads as that a map does not have.
+#[derive(Clone, Copy)]
+enum Beneath {
+    /// Zero.
+    Nothing,
+    /// Anything.
+    Something,
+}
+
 impl Map {
     /// Makes the map of a volume nothing was written to.
     pub fn new(blocks: Blocks) -> Self {
@@ -181,6 +190,23 @@ impl Map {
         &'a self,
         other: Option<&'a Self>,
     ) -> impl Iterator<Item = (BlockNo, Content)> + 'a {
+        self.compared(other, Beneath::Nothing)
+    }
+
+    /// Finds the blocks that differ from another map, where both lie over something else: a block that
+    /// is zero differs from one that is not there.
+    pub fn differences_over<'a>(
+        &'a self,
+        other: Option<&'a Self>,
+    ) -> impl Iterator<Item = (BlockNo, Content)> + 'a {
+        self.compared(other, Beneath::Something)
+    }
+
+    fn compared<'a>(
+        &'a self,
+        other: Option<&'a Self>,
+        beneath: Beneath,
+    ) -> impl Iterator<Item = (BlockNo, Content)> + 'a {
         let theirs = move |number: usize| other.and_then(|map| map.chunks.get(number)?.as_ref());
         let most = self
             .chunks
@@ -198,7 +224,7 @@ impl Map {
                 (Some(ours), Some(theirs)) => !Arc::ptr_eq(ours, theirs),
                 (ours, theirs) => ours.is_some() || theirs.is_some(),
             })
-            .flat_map(|(number, ours, theirs)| {
+            .flat_map(move |(number, ours, theirs)| {
                 (0..CHUNK).filter_map(move |index| {
                     let entry = |chunk: Option<&Arc<Chunk>>| read(chunk?, index);
                     let (ours, theirs) = (entry(ours), entry(theirs));
@@ -206,7 +232,10 @@ impl Map {
                     let content = ours.map_or(Content::Zero, |it| it.content);
                     let differs = version(ours) != version(theirs);
                     // Of nothing, too, zeroes are no difference.
-                    let is_new = theirs.is_some() || content != Content::Zero;
+                    let is_new = match beneath {
+                        Beneath::Nothing => theirs.is_some() || content != Content::Zero,
+                        Beneath::Something => true,
+                    };
                     let block = number as u64 * CHUNK as u64 + index as u64;
                     (differs && is_new).then_some((BlockNo(block), content))
                 })

@@ -35,10 +35,10 @@ class AsyncForkyard:
         self._sync = Forkyard(url, token, context=context)
 
     async def run(
-        self, image: str, *, name: str | None = None, vcpus: int = 1, memory_mib: int = 256, warm: int = 0, **more: Any
+        self, image: str, *, name: str | None = None, vcpus: int = 1, memory: int = 256 << 20, warm: int = 0, **more: Any
     ) -> AsyncVm:
         """Boot a VM; see Forkyard.run."""
-        options: dict[str, Any] = {"name": name, "vcpus": vcpus, "memory_mib": memory_mib, "warm": warm, **more}
+        options: dict[str, Any] = {"name": name, "vcpus": vcpus, "memory": memory, "warm": warm, **more}
         return AsyncVm(await on_thread(self._sync.run, image, **options))
 
     async def vms(self) -> list[AsyncVm]:
@@ -102,10 +102,11 @@ class AsyncForkyard:
         return await on_thread(self._sync.image, name)
 
     async def pull_image(
-        self, reference: str, name: str, *, start: bool = False, size_mib: int | None = None
+        self, reference: str, name: str, *, start: bool = False, size: int | None = None, size_mib: int | None = None
     ) -> dict[str, Any]:
         """Make an image of a container image in a registry; see Forkyard.pull_image."""
-        return await on_thread(self._sync.pull_image, reference, name, start=start, size_mib=size_mib)
+        size_of = {"size": size, "size_mib": size_mib}
+        return await on_thread(self._sync.pull_image, reference, name, start=start, **size_of)
 
     async def commit_image(self, vm: str, name: str) -> dict[str, Any]:
         """Make an image of a VM's disk; see Forkyard.commit_image."""
@@ -344,7 +345,7 @@ class AsyncProcess:
         await self._attend(self._sync.close_stdin)
 
     async def send_signal(self, number: int) -> None:
-        """Send its process group a signal."""
+        """Send it a signal; see Process.send_signal."""
         await self._attend(self._sync.send_signal, number)
 
     async def resize(self, rows: int, cols: int) -> None:

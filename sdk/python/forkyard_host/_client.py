@@ -43,15 +43,18 @@ class Forkyard:
         self._end = Endpoint(url, token, context)
 
     def run(
-        self, image: str, *, name: str | None = None, vcpus: int = 1, memory_mib: int = 256, warm: int = 0, **more: Any
+        self, image: str, *, name: str | None = None, vcpus: int = 1, memory: int = 256 << 20, warm: int = 0, **more: Any
     ) -> Vm:
-        """Boot a VM; returns once its agent answers. `warm` clones are kept ready for its forks.
+        """Boot a VM; returns once its agent answers. `memory` is in bytes; `memory_mib` is taken, too. `warm` clones are
+        kept ready for its forks.
 
         `more`: other fields of the API's request, such as network, secrets, labels={"user": "ada"},
         env={"LANG": "C"} for all its commands, data=[{"name": "pg", "size": 20 << 30}] for disks that are volumes, lifetime={"ttl_s": 600, "action": "pause"},
         idle={"after_s": 600, "action": "pause"} to have it sleep when it is not used, or restart="always", "on-failure" or "on-failure:3".
         """
-        wanted = {"image": image, "name": name, "vcpus": vcpus, "memory_mib": memory_mib, "warm": warm, **more}
+        wanted = {"image": image, "name": name, "vcpus": vcpus, "memory": memory, "warm": warm, **more}
+        if "memory_mib" in more:
+            del wanted["memory"]
         return Vm(self._end, self._end.call("POST", "/v1/vms", wanted))
 
     def vms(self, *, labels: Mapping[str, str] | None = None) -> list[Vm]:
@@ -136,10 +139,11 @@ class Forkyard:
         return dict(self._end.call("GET", of_image(name)))
 
     def pull_image(
-        self, reference: str, name: str, *, start: bool = False, size_mib: int | None = None
+        self, reference: str, name: str, *, start: bool = False, size: int | None = None, size_mib: int | None = None
     ) -> dict[str, Any]:
-        """Make an image of a container image in a registry. With `start` VMs start its entry point."""
-        wanted = {"reference": reference, "start": start, "size_mib": size_mib}
+        """Make an image of a container image in a registry. With `start` VMs start its entry point.
+        `size` of the guest's disk is in bytes."""
+        wanted = {"reference": reference, "start": start, "size": size, "size_mib": size_mib}
         return dict(self._end.call("POST", of_image(name, "pull"), wanted))
 
     def commit_image(self, vm: str, name: str) -> dict[str, Any]:
@@ -219,7 +223,8 @@ class Vm:
     def migrate(self, to: str, **more: Any) -> dict[str, Any]:
         """Move it to another host, where it goes on under its identity; the report of how that went.
 
-        `more`: other fields of the API's request: max_gap_ms, deadline_ms, if_stuck.
+        `more`: other fields of the API's request: max_gap_ms, deadline_ms,
+        if_stuck, keep_copy (name of a checkpoint that stays where it was).
         """
         answer = self._end.call("POST", of_vm(self.id, "migrate"), {"to": to, **more})
         self.view = answer["vm"]
@@ -351,7 +356,7 @@ class Vm:
         return Process((), self._end.duplex(of_vm(self.id, "sessions", str(pid)), None))
 
     def kill_session(self, pid: int, signal: int = 9) -> None:
-        """Send the process group of a command that it keeps a signal; 9 kills all that it started, too."""
+        """Send a command that it keeps a signal; 9 kills all that it started, too."""
         self._end.call("DELETE", of_vm(self.id, "sessions", str(pid)) + f"?signal={int(signal)}")
 
     def keepalive(self, ttl: int | None, action: str | None = None) -> None:

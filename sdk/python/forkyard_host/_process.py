@@ -54,7 +54,7 @@ class Process:
         self._say("eof")
 
     def send_signal(self, number: int) -> None:
-        """Send its process group a signal; 9 kills all that it started, too."""
+        """Send it a signal: 2 and 3 are for its process group, as keys of a terminal; 9 kills all that it started, too."""
         self._say({"signal": int(number)})
 
     def resize(self, rows: int, cols: int) -> None:

@@ -20,6 +20,9 @@ class ForkyardError(Exception):
         self.kind = kind
         self.hint = hint
 
+    def __str__(self) -> str:
+        return f"{super().__str__()} ({self.hint})" if self.hint else super().__str__()
+
     @classmethod
     def of(cls, answer: dict[str, Any]) -> ForkyardError:
         return cls(str(answer.get("kind", "host")), str(answer.get("message", "")), answer.get("hint"))

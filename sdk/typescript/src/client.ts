@@ -34,7 +34,7 @@ export class Forkyard {
   }
 
   /**
-   * Boots a VM; returns once its agent answers. Options are the API's: `name`, `vcpus`, `memory_mib`, `warm` clones
+   * Boots a VM; returns once its agent answers. Options are the API's: `name`, `vcpus`, `memory` in bytes, `warm` clones
    * to keep ready, `network`, `secrets`, `labels`, `env` for all its commands, `lifetime`, …
    */
   async run(image: string, options: CallOptions & Partial<Omit<RunRequest, "image">> = {}): Promise<Vm> {

@@ -1651,7 +1651,7 @@ export interface components {
         } | {
             /**
              * Format: int32
-             * @description So many bytes of its standard input have been passed on. Only if input is streamed.
+             * @description So many bytes of its standard input have been passed on; 0: its end. Only if input is streamed.
              */
             taken: number;
         } | {
@@ -1675,7 +1675,11 @@ export interface components {
             /** @description The terminal has another size. */
             resize: components["schemas"]["WindowSize"];
         } | {
-            /** @description A signal for its process group, by number; 9 kills all that it started, too. */
+            /**
+             * @description A signal for its first process, by number; 2 and 3, which are keys of a terminal, are for its
+             *     process group, and 9 kills all that it started, too. What is left when it ends after 1, 2, 3 or 15
+             *     is hung up on.
+             */
             signal: components["schemas"]["SignalNumber"];
         };
         /**
@@ -2238,7 +2242,7 @@ export interface components {
         IfStuck: "give-up" | "stop" | "slow";
         /** @description A guest image was built, imported or removed. */
         ImageChanged: {
-            bytes?: components["schemas"]["ByteCount"] | null;
+            built?: components["schemas"]["ByteCount"] | null;
         };
         /** @description `POST /v1/images/{name}/commit`: the VM whose disk becomes an image. */
         ImageCommitRequest: {
@@ -2261,7 +2265,13 @@ export interface components {
             reference: string;
             /**
              * Format: int64
-             * @description Size of the guest's disk, in MiB; made up from what is in the image if absent.
+             * @description Size of the guest's disk in bytes, whole MiB; made up from what is in the image if absent.
+             */
+            size?: number | null;
+            /**
+             * Format: int64
+             * @deprecated
+             * @description Size in MiB, as it was said before. Not with `size`.
              */
             size_mib?: number | null;
             /** @description True if VMs are to start its entry point when they boot. */
@@ -2461,7 +2471,7 @@ export interface components {
             /** @description Working directory, if it was started with one. */
             workdir?: string | null;
         };
-        /** @description `PUT /v1/vms/{id}/labels`: all the labels that a VM is to have. */
+        /** @description `POST /v1/vms/{id}/labels`: all the labels that a VM is to have. */
         Labels: {
             [key: string]: string;
         };
@@ -2492,7 +2502,7 @@ export interface components {
             /** @description Whether it was removed; `doctor` without `--repair` removes nothing. */
             removed: boolean;
         };
-        /** @description `PUT /v1/vms/{id}/lifetime`: how long from now on a VM is wanted. */
+        /** @description `POST /v1/vms/{id}/lifetime`: how long from now on a VM is wanted. */
         Lifetime: {
             action?: components["schemas"]["AtEnd"] | null;
             /**
@@ -3154,9 +3164,15 @@ export interface components {
             max_clones?: number | null;
             /**
              * Format: int64
-             * @description Memory, in MiB.
+             * @description Memory in bytes, whole MiB; 256 MiB if absent.
              */
-            memory_mib?: number;
+            memory?: number;
+            /**
+             * Format: int64
+             * @deprecated
+             * @description Memory in MiB, as it was said before. Not with `memory`.
+             */
+            memory_mib?: number | null;
             name?: components["schemas"]["VmName"] | null;
             /** @description What it and its clones may do on the network. */
             network?: components["schemas"]["NetworkPolicy"];
@@ -4053,10 +4069,10 @@ export interface operations {
                  */
                 partition?: number;
                 /**
-                 * @description Of a container image: size of the guest's disk, in MiB; made up from
-                 *     what is in it if absent.
+                 * @description Of a container image: size of the guest's disk in bytes, whole MiB; made up from what is in
+                 *     it if absent.
                  */
-                size_mib?: number;
+                size?: number;
             };
             header?: never;
             path: {
@@ -4133,8 +4149,8 @@ export interface operations {
             query?: {
                 /** @description Path of the Dockerfile in the context; `Dockerfile` if absent. */
                 dockerfile?: string;
-                /** @description Size of the guest's disk, in MiB; made up from what is in the image if absent. */
-                size_mib?: number;
+                /** @description Size of the guest's disk in bytes, whole MiB; made up from what is in the image if absent. */
+                size?: number;
                 /** @description True if VMs are to start its entry point when they boot. */
                 start?: boolean;
             };
@@ -5851,7 +5867,10 @@ export interface operations {
     kill_session: {
         parameters: {
             query?: {
-                /** @description Signal for its process group, by number; 9 kills all that it started, too. */
+                /**
+                 * @description Signal for its first process, by number; 2 and 3, which are keys of a terminal, are for its
+                 *     process group, and 9 kills all that it started, too.
+                 */
                 signal?: number;
             };
             header?: never;

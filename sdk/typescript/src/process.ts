@@ -130,7 +130,7 @@ export class Process implements AsyncIterable<Output>, AsyncDisposable {
     await this.#inTurn(() => this.#say("eof"));
   }
 
-  /** Sends its process group a signal; SIGKILL kills all that it started, too. */
+  /** Sends it a signal; SIGKILL kills all that it started, too. */
   async signal(signal: Signal): Promise<void> {
     await this.#say({ signal: numberOf(signal) });
   }

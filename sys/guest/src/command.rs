@@ -10,16 +10,21 @@ use std::{
     process::Command,
 };
 
-/// Has the program be in a cgroup from its first instruction on: `procs` is
-/// the cgroup's open `cgroup.procs`.
-pub fn in_cgroup(command: &mut Command, procs: File) {
+/// Has the program be in a cgroup from its first instruction on: the first that takes it. Each of
+/// `procs` is the open `cgroup.procs` of one.
+pub fn in_cgroup(command: &mut Command, procs: Vec<File>) {
     let join = move || {
-        nix::unistd::write(&procs, b"0")
-            .map(drop)
-            .map_err(io::Error::from)
+        let mut outcome = Ok(());
+        for procs in &procs {
+            outcome = nix::unistd::write(procs, b"0").map(drop);
+            if outcome.is_ok() {
+                break;
+            }
+        }
+        outcome.map_err(io::Error::from)
     };
     // SAFETY: between fork and exec the closure only calls write(2), which is
-    // safe there, on a descriptor it owns; it allocates nothing.
+    // safe there, on descriptors it owns; it allocates nothing.
     unsafe { command.pre_exec(join) };
 }
 

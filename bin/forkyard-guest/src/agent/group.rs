@@ -1,16 +1,17 @@
 //! The processes of one command: whatever it starts can be killed with it.
 //!
-//! A process belongs to a command if it has the command's mark in its environment, descends from the
-//! command's first process, or is in that one's process group or session. A cgroup for each command
-//! would be simpler, but `forkyard-friendly` limits commands as members of one cgroup.
+//! A process belongs to a command if it is in the command's control group. Where there is none, and for
+//! processes that have moved to another one: if it has the command's mark in its environment, descends
+//! from the command's first process, or is in that one's process group or session.
 
-use super::userland::Userland;
+use super::{cgroup::CommandGroup, userland::Userland};
 use forkyard_types::RequestId;
 use nix::{
-    sys::signal::{Signal, kill},
+    sys::signal::{Signal, kill, killpg},
     unistd::{Pid, getpgid, getsid},
 };
 use std::{
+    collections::BTreeSet,
     fs,
     sync::{Mutex, PoisonError},
     thread::sleep,
@@ -46,6 +47,11 @@ impl Mark {
     pub fn variable(&self) -> (&'static str, &str) {
         (MARK, &self.0)
     }
+
+    /// Name of the command's control group.
+    pub fn name(&self) -> &str {
+        &self.0
+    }
 }
 
 /// The processes of a command.
@@ -54,21 +60,44 @@ pub struct Group {
     userland: Userland,
     mark: Mark,
     leader: Pid,
+    cgroup: Option<CommandGroup>,
 }
 
 impl Group {
-    /// Group of the command whose first process is `leader`, started with this mark.
-    pub fn new(userland: Userland, mark: Mark, leader: Pid) -> Self {
+    /// Group of the command whose first process is `leader`, started with this mark and in this
+    /// control group, if it could have one.
+    pub fn new(userland: Userland, mark: Mark, leader: Pid, cgroup: Option<CommandGroup>) -> Self {
         Self {
             userland,
             mark,
             leader,
+            cgroup,
+        }
+    }
+
+    /// Sends a signal that a user has sent. Those of a terminal's keys are for the process group, as on
+    /// a terminal; any other is for the command's first process, as of kill(1).
+    pub fn pass(&self, signal: Signal) {
+        // Nothing receives it if the command has just ended.
+        let _ = match signal {
+            Signal::SIGINT | Signal::SIGQUIT => killpg(self.leader, signal),
+            _ => kill(self.leader, signal),
+        };
+    }
+
+    /// Gives back what the command had, now that it has ended.
+    pub fn release(&self) {
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.remove();
         }
     }
 
     /// Sends SIGKILL to all processes until none is left. Blocks.
     pub fn kill(&self) {
         for _ in 0..SCANS {
+            if let Some(cgroup) = &self.cgroup {
+                cgroup.kill();
+            }
             if self.signal(Signal::SIGKILL) == 0 {
                 return;
             }
@@ -102,11 +131,17 @@ impl Group {
 
     fn processes(&self) -> Vec<Pid> {
         let _scan = SCAN.lock().unwrap_or_else(PoisonError::into_inner);
+        let inside = self.cgroup.as_ref().map(CommandGroup::processes);
         let all = self.userland.processes().into_iter().filter(|id| *id > 0);
-        all.map(Pid::from_raw).filter(|id| self.has(*id)).collect()
+        all.map(Pid::from_raw)
+            .filter(|id| self.has(*id, inside.as_ref()))
+            .collect()
     }
 
-    fn has(&self, process: Pid) -> bool {
+    fn has(&self, process: Pid, inside: Option<&BTreeSet<i32>>) -> bool {
+        if inside.is_some_and(|inside| inside.contains(&process.as_raw())) {
+            return is_alive(process);
+        }
         let is_led = [getpgid(Some(process)), getsid(Some(process))].contains(&Ok(self.leader));
         // The cheapest test first.
         let is_ours = is_led
@@ -186,7 +221,7 @@ mod tests {
         let mut plain = sleeper(None);
         let all = [&leader, &far, &foreign, &plain].map(std::process::Child::id);
         let id = Pid::from_raw(i32::try_from(leader.id()).expect("small"));
-        let group = Group::new(userland(folder.path(), &all), mark, id);
+        let group = Group::new(userland(folder.path(), &all), mark, id, None);
         let mut found: Vec<_> = group.processes().iter().map(|id| id.as_raw()).collect();
         found.sort_unstable();
         let mut wanted = [leader.id(), far.id()].map(|id| i32::try_from(id).expect("small"));

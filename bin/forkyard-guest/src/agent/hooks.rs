@@ -70,7 +70,8 @@ fn run_one(hook: &Path, variables: &[(String, String)], limit: Duration) -> Resu
         .stdin(Stdio::null())
         .process_group(0);
     forkyard_sys_guest::command::as_usual(&mut command);
-    forkyard_sys_guest::command::in_cgroup(&mut command, userland::hook_procs().map_err(failed)?);
+    let procs = userland::hook_procs().map_err(failed)?;
+    forkyard_sys_guest::command::in_cgroup(&mut command, vec![procs]);
     let mut child = command.spawn().map_err(failed)?;
     let begun = Instant::now();
     loop {

@@ -19,7 +19,6 @@ use super::{
 use forkyard_guestlink::{Command, Session, Stream, ToHost, WINDOW};
 use forkyard_types::{ExitStatus, KeptCommand, NotStarted};
 use log::{Reader, Said};
-use nix::unistd::Pid;
 use std::{
     collections::{BTreeMap, VecDeque},
     fs::File,
@@ -45,7 +44,6 @@ type Input = (Session, Vec<u8>);
 #[derive(Debug)]
 struct Entry {
     pid: u32,
-    leader: Pid,
     told: KeptCommand,
     group: Group,
     terminal: Option<Arc<OwnedFd>>,
@@ -227,7 +225,6 @@ impl Kept {
         let outputs = output::of(&mut child, terminal.as_ref());
         let entry = Arc::new(Entry {
             pid,
-            leader: Pid::from_raw(i32::try_from(pid).unwrap_or(i32::MAX)),
             told: told(pid, command),
             group,
             terminal,
@@ -258,6 +255,7 @@ impl Kept {
             lock(&entry.said).outcome = Some(outcome);
             lock(&table).has_ended(&entry);
             entry.changed.notify_all();
+            entry.group.release();
         });
     }
 
@@ -372,10 +370,10 @@ impl Kept {
     }
 
     /// Processes of the command that a host is attached to.
-    pub fn group(&self, session: Session) -> Option<(Pid, Group)> {
+    pub fn group(&self, session: Session) -> Option<Group> {
         let entry = self.of(session)?;
         let runs = lock(&entry.said).outcome.is_none();
-        runs.then(|| (entry.leader, entry.group.clone()))
+        runs.then(|| entry.group.clone())
     }
 
     /// Terminal of the command.

@@ -1,7 +1,7 @@
 //! Starting a command as its image would have it: environment, user, working directory, and a
 //! terminal if there is to be one.
 
-use super::{group::Mark, identity, userland::Userland};
+use super::{cgroup::CommandGroup, group::Mark, identity, userland::Userland};
 use crate::{init::entry, who};
 use forkyard_guestlink as link;
 use forkyard_sys_guest::command;
@@ -36,12 +36,13 @@ pub struct Launched {
     pub terminal: Option<OwnedFd>,
 }
 
-/// Starts a command in the cgroup of commands, with this mark. Its standard streams are pipes, a
-/// terminal; one that is detached reads /dev/null.
+/// Starts a command with this mark, in its own control group or else in that of all commands. Its
+/// standard streams are pipes, a terminal; one that is detached reads /dev/null.
 pub fn launch(
     wanted: &link::Command,
     mark: &Mark,
     userland: &Userland,
+    own: Option<&CommandGroup>,
 ) -> Result<Launched, NotStarted> {
     let (program, arguments) = wanted
         .argv
@@ -99,7 +100,8 @@ pub fn launch(
     let procs = userland.exec_procs();
     let procs =
         procs.map_err(|error| failed("cannot enter the control group of commands", error))?;
-    command::in_cgroup(&mut command, procs);
+    let own = own.and_then(|own| own.procs().ok());
+    command::in_cgroup(&mut command, own.into_iter().chain([procs]).collect());
     command::as_user(&mut command, who.user, who.group, who.groups);
     let child = command.spawn().map_err(|error| NotStarted {
         code: if error.kind() == io::ErrorKind::NotFound {

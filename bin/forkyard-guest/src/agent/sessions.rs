@@ -6,6 +6,7 @@
 //! its parent's commands, it goes to the console.
 
 use super::{
+    cgroup::CommandGroups,
     console::{self, Console},
     group::{Group, Mark},
     kept::Kept,
@@ -16,10 +17,7 @@ use super::{
 };
 use forkyard_guestlink::{Command, Session, Stream, ToHost, WINDOW};
 use forkyard_types::WindowSize;
-use nix::{
-    sys::signal::{Signal, killpg},
-    unistd::Pid,
-};
+use nix::{sys::signal::Signal, unistd::Pid};
 use std::{
     collections::BTreeMap,
     fs::File,
@@ -28,12 +26,21 @@ use std::{
     process::Child,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering},
         mpsc::{Sender, channel},
     },
     thread,
 };
 
-/// Limit of a command's output, and whether it has a reader.
+/// Signals by which users end a command.
+const ENDING: [Signal; 4] = [
+    Signal::SIGHUP,
+    Signal::SIGINT,
+    Signal::SIGQUIT,
+    Signal::SIGTERM,
+];
+
+/// How much a command may say, and whether anyone listens.
 #[derive(Debug)]
 struct Flow {
     state: Mutex<Window>,
@@ -93,9 +100,9 @@ enum Way {
 struct Running {
     flow: Arc<Flow>,
     input: Sender<Vec<u8>>,
-    /// Leader of its process group.
-    leader: Pid,
     group: Group,
+    /// Set once its client has sent it a signal that ends programs.
+    told_to_end: Arc<AtomicBool>,
     terminal: Option<Arc<OwnedFd>>,
 }
 
@@ -106,6 +113,7 @@ type Table = Arc<Mutex<BTreeMap<Session, Running>>>;
 pub struct Sessions {
     outbox: Arc<Outbox>,
     userland: Userland,
+    groups: CommandGroups,
     table: Table,
     kept: Kept,
     pub(super) console: Console,
@@ -117,6 +125,7 @@ impl Sessions {
         Self {
             kept: Kept::new(outbox.clone()),
             outbox,
+            groups: CommandGroups::of(&userland),
             userland,
             table: Table::default(),
             console: Console::of_guest(),
@@ -131,22 +140,27 @@ impl Sessions {
             true => self.kept.room(),
             false => Ok(()),
         };
-        let outcome = outcome.and_then(|()| launch::launch(command, &mark, &self.userland));
-        let Launched { child, terminal } = match outcome {
+        let own = outcome.is_ok().then(|| self.groups.make(mark.name()));
+        let own = own.flatten();
+        let launched = || launch::launch(command, &mark, &self.userland, own.as_ref());
+        let Launched { child, terminal } = match outcome.and_then(|()| launched()) {
             Ok(launched) => launched,
             Err(why) => {
+                if let Some(own) = own {
+                    own.remove();
+                }
                 return self.outbox.push(ToHost::ExecEnd {
                     session,
                     outcome: Err(why),
                 });
             }
         };
+        let leader = leader_of(&child);
+        let group = Group::new(self.userland.clone(), mark, leader, own);
         if !keeps {
             let name = console::name(&command.argv);
-            return self.attend(session, name, child, terminal.map(Arc::new), mark);
+            return self.attend(session, name, child, terminal.map(Arc::new), group);
         }
-        let leader = leader_of(&child);
-        let group = Group::new(self.userland.clone(), mark, leader);
         self.kept.take_in(session, command, child, terminal, group);
     }
 
@@ -156,14 +170,13 @@ impl Sessions {
         name: String,
         mut child: Child,
         terminal: Option<Arc<OwnedFd>>,
-        mark: Mark,
+        group: Group,
     ) {
         let flow = Arc::new(Flow {
             state: Mutex::new(Window::Open(WINDOW.into())),
             changed: Condvar::new(),
         });
-        let leader = leader_of(&child);
-        let group = Group::new(self.userland.clone(), mark, leader);
+        let told_to_end = Arc::new(AtomicBool::new(false));
         let (input, inputs) = channel();
         let (outbox, table) = (self.outbox.clone(), self.table.clone());
         let console = self.console.clone();
@@ -181,8 +194,8 @@ impl Sessions {
             Running {
                 flow: flow.clone(),
                 input,
-                leader,
-                group,
+                group: group.clone(),
+                told_to_end: told_to_end.clone(),
                 terminal,
             },
         );
@@ -204,6 +217,10 @@ impl Sessions {
                 // What it left running goes on, unheard.
                 flow.detach();
             }
+            if told_to_end.load(Ordering::SeqCst) {
+                group.hang_up();
+            }
+            group.release();
         });
     }
 
@@ -264,21 +281,27 @@ impl Sessions {
         }
     }
 
-    /// Sends its process group a signal; SIGKILL is for all that it started.
+    /// Sends it a signal; SIGKILL is for all that it started. What is left when it ends after one that
+    /// ends programs is hung up on.
     pub fn signal(&self, session: Session, signal: u8) {
         let Ok(signal) = Signal::try_from(i32::from(signal)) else {
             return;
         };
         let table = lock(&self.table);
-        let running = table.get(&session).map(|it| (it.leader, it.group.clone()));
+        let running = table.get(&session).map(|running| {
+            if ENDING.contains(&signal) {
+                running.told_to_end.store(true, Ordering::SeqCst);
+            }
+            running.group.clone()
+        });
         let found = running.or_else(|| self.kept.group(session));
         drop(table);
-        let Some((leader, group)) = found else { return };
+        let Some(group) = found else { return };
         if signal == Signal::SIGKILL {
             // This thread has other commands to hear of.
             thread::spawn(move || group.kill());
         } else {
-            let _ = killpg(leader, signal);
+            group.pass(signal);
         }
     }
 

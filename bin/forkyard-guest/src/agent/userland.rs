@@ -3,7 +3,7 @@
 //! ```text
 //! /            this agent
 //! /user/image  the image's init and all it starts; it sees this as the root
-//! /user/exec   commands that the host runs
+//! /user/exec   commands that the host runs, each in a group of its own below where that can be
 //! /hooks       what runs in a clone while user code still stands
 //! ```
 
@@ -68,6 +68,21 @@ fn door(group: &Path) -> std::io::Result<File> {
     File::create(group.join("cgroup.procs"))
 }
 
+/// Reads the ids of the processes of a cgroup and of those below.
+pub fn processes_in(group: &Path) -> Vec<i32> {
+    let mut found = Vec::new();
+    let mut groups = vec![group.to_owned()];
+    while let Some(group) = groups.pop() {
+        // A group of threads alone has none: their processes are another's.
+        let inside = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
+        found.extend(inside.lines().filter_map(|pid| pid.parse::<i32>().ok()));
+        let below = fs::read_dir(group).into_iter().flatten().flatten();
+        let folders = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
+        groups.extend(folders.map(|entry| entry.path()));
+    }
+    found
+}
+
 /// User code, still or not.
 #[derive(Clone, Debug)]
 pub struct Userland {
@@ -91,9 +106,19 @@ impl Userland {
         }
     }
 
+    /// Folder of the cgroup for commands.
+    pub fn exec(&self) -> PathBuf {
+        self.group.join("exec")
+    }
+
     /// Opens the door of the cgroup for commands.
     pub fn exec_procs(&self) -> std::io::Result<File> {
-        door(&self.group.join("exec"))
+        door(&self.exec())
+    }
+
+    /// Opens the door of the cgroup for commands.
+    pub fn exec_procs(&self) -> std::io::Result<File> {
+        door(&self.exec())
     }
 
     /// Tells whether it was told to freeze.
@@ -103,17 +128,7 @@ impl Userland {
 
     /// The processes of all user code. Complete if it stands still.
     pub fn processes(&self) -> Vec<i32> {
-        let mut found = Vec::new();
-        let mut groups = vec![self.group.clone()];
-        while let Some(group) = groups.pop() {
-            // A group of threads alone has none: their processes are another's.
-            let inside = fs::read_to_string(group.join("cgroup.procs")).unwrap_or_default();
-            found.extend(inside.lines().filter_map(|pid| pid.parse::<i32>().ok()));
-            let below = fs::read_dir(group).into_iter().flatten().flatten();
-            let folders = below.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir()));
-            groups.extend(folders.map(|entry| entry.path()));
-        }
-        found
+        processes_in(&self.group)
     }
 
     /// Holds all user code still: returns once none of it runs, or lets it go

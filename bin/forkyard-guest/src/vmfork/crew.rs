@@ -20,8 +20,8 @@ use super::{
 use forkyard_guestlink::{Client, CloneEnd, Cloning, FrameReader, IDENTITY_FILE, SOCKET, send};
 use forkyard_types::{Ticket, TicketKind};
 use nix::{
-    sys::signal::{SigSet, Signal, kill},
-    unistd::Pid,
+    sys::signal::{SigSet, Signal, kill, killpg},
+    unistd::{Pid, getpgid, getpgrp},
 };
 use std::{
     collections::BTreeMap,
@@ -111,6 +111,18 @@ pub fn unless_given_up<T>(outcome: T) -> T {
 /// none any more.
 pub fn pass_signals_to(process: u32) {
     FOREMAN.store(i32::try_from(process).unwrap_or_default(), Ordering::SeqCst);
+}
+
+/// Hands a signal on as the one that sent it would have sent it to that process.
+fn pass_on(process: i32, signal: Signal) {
+    let process = Pid::from_raw(process);
+    // One that has just ended needs no signal.
+    let _ = match signal {
+        // Of a terminal's keys: for a process group. If it is this one's, it has heard already.
+        Signal::SIGINT if getpgid(Some(process)) == Ok(getpgrp()) => return,
+        Signal::SIGINT => killpg(process, signal),
+        _ => kill(process, signal),
+    };
 }
 
 impl Crew {
@@ -371,10 +383,7 @@ fn give_up_on(signals: SigSet, client: Client, ticket: Ticket) {
             let Ok(signal) = signals.wait() else { return };
             match FOREMAN.load(Ordering::SeqCst) {
                 0 => break signal,
-                process => {
-                    // One that has just ended needs no signal.
-                    let _ = kill(Pid::from_raw(process), signal);
-                }
+                process => pass_on(process, signal),
             }
         };
         GIVEN_UP.store(true, Ordering::SeqCst);

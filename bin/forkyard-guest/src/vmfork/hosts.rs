@@ -27,7 +27,7 @@ use std::{
     os::unix::{
         fs::{DirBuilderExt, OpenOptionsExt},
         net::{UnixListener, UnixStream},
-        process::ExitStatusExt,
+        process::{CommandExt, ExitStatusExt},
     },
     path::{Path, PathBuf},
     process::{Command, ExitCode},
@@ -140,9 +140,14 @@ fn start(command: &[String], job: &Folder) -> Result<ExitCode, Failure> {
     let (program, arguments) = command
         .split_first()
         .ok_or_else(|| Failure::Usage("no command".into()))?;
-    let mut child = Command::new(program)
-        .args(arguments)
-        .envs(job.variables())
+    let mut command = Command::new(program);
+    command.args(arguments).envs(job.variables());
+    // Signals for the group of this process are passed on, and would arrive twice. On a terminal
+    // the command has to stay in the group that may read from it.
+    if fs::File::open("/dev/tty").is_err() {
+        command.process_group(0);
+    }
+    let mut child = command
         .spawn()
         .map_err(|error| Failure::Failed(format!("cannot run {program}: {error}")))?;
     crew::pass_signals_to(child.id());

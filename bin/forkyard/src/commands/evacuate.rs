@@ -288,7 +288,6 @@ async fn look(
                 .map_or(vm.memory, |resident| vm.memory.min(*resident)),
             rank: rank.unwrap_or(wanted.priority.len()),
             state: vm.state,
-            is_published: !vm.published.is_empty(),
             refused_by: failed.map(|(hosts, _)| hosts.clone()).unwrap_or_default(),
             refusal: failed.map(|(_, said)| said.clone()),
             id: vm.id,
@@ -414,5 +413,6 @@ fn request(wanted: &Evacuate, one: &Move, begun: Instant) -> MigrateRequest {
             .deadline
             .map(|deadline| u64::try_from(left(deadline)).unwrap_or(u64::MAX)),
         if_stuck: wanted.if_stuck.into(),
+        keep_copy: None,
     }
 }

@@ -149,7 +149,7 @@ fn text(event: &HostEvent) -> String {
             None => "kept".into(),
         },
         Occurrence::CheckpointRemoved(_) => "removed".into(),
-        Occurrence::ImageChanged(image) => match image.bytes {
+        Occurrence::ImageChanged(image) => match image.built {
             Some(bytes) => format!("built, {bytes}"),
             None => "removed".into(),
         },

@@ -12,7 +12,7 @@ use anyhow::Context;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use clap::Args;
 use forkyard_client::{Client, ClientError};
-use forkyard_types::{ExecEvent, ExecInput, ExecRequest, ExecTimedOut};
+use forkyard_types::{Attach, ExecEvent, ExecInput, ExecRequest, ExecTimedOut};
 use nix::libc;
 use std::{
     env,
@@ -146,7 +146,9 @@ pub async fn attach(
     let (input, coming) = mpsc::channel(1);
     let window = Arc::new(Semaphore::new(0));
     window.add_permits(usize::try_from(ExecInput::WINDOW).unwrap_or(Semaphore::MAX_PERMITS));
-    let mut events = client.attach(vm, pid, coming).await?;
+    let mut events = client
+        .attach(vm, pid, Attach { output: true }, coming)
+        .await?;
     // Held: signals end this program, and not the command.
     let _open = input.clone();
     if interactive {

@@ -7,7 +7,7 @@ use crate::{
 use anyhow::{Context, bail, ensure};
 use clap::Args as ClapArgs;
 use forkyard_client::{Client, ClientError, UploadError, escaped};
-use forkyard_types::{GuestImage, ImageName};
+use forkyard_types::{ByteCount, GuestImage, ImageName};
 use hyper::Method;
 use std::{
     fs,
@@ -85,8 +85,8 @@ async fn from_dockerfile(client: &Client, wanted: Build) -> anyhow::Result<Guest
     if wanted.start {
         path.push_str("&start=true");
     }
-    if let Some(mib) = wanted.size {
-        path.push_str(&format!("&size_mib={mib}"));
+    if let Some(size) = wanted.size.and_then(ByteCount::from_mib) {
+        path.push_str(&format!("&size={}", size.0));
     }
     let wait = spinner(format!("building {name} from {}", file.display()));
     let (leaving, packing) = copy::packed(context);

@@ -1,5 +1,6 @@
 //! `image` and `doctor`.
 
+use super::removal::remove;
 use crate::{
     args::{Doctor, Format},
     commands::{
@@ -13,7 +14,7 @@ use anyhow::Context;
 use clap::{Args as ClapArgs, Subcommand};
 use forkyard_client::{Client, escaped};
 use forkyard_types::{
-    Diagnosis, EntryPoint, GuestImage, ImageCommitRequest, ImageName, ImagePullRequest,
+    ByteCount, Diagnosis, EntryPoint, GuestImage, ImageCommitRequest, ImageName, ImagePullRequest,
     ImageReference, Start,
 };
 use hyper::Method;
@@ -100,11 +101,10 @@ pub async fn image(client: &Client, format: Format, image: Image) -> anyhow::Res
     let images: Vec<GuestImage> = match image {
         Image::Ls => client.call(Method::GET, "/v1/images").await?,
         Image::Build(wanted) => vec![image_build::build(client, wanted).await?],
-        Image::Rm { name } => vec![
-            client
-                .call(Method::DELETE, &format!("/v1/images/{}", escaped(&name)))
-                .await?,
-        ],
+        Image::Rm { name } => {
+            let paths = [format!("/v1/images/{}", escaped(&name))].into_iter();
+            return remove(client, format, paths, |gone: &GuestImage| &gone.name).await;
+        }
         Image::Inspect { name } => {
             let image = client
                 .call(Method::GET, &format!("/v1/images/{}", escaped(&name)))
@@ -151,7 +151,7 @@ async fn pull(client: &Client, wanted: Pull) -> anyhow::Result<GuestImage> {
         reference,
         name,
         start,
-        size: size_mib,
+        size,
     } = wanted;
     let name = match name {
         Some(name) => name,
@@ -163,7 +163,8 @@ async fn pull(client: &Client, wanted: Pull) -> anyhow::Result<GuestImage> {
     let wait = spinner(format!("pulling {reference} as {name}"));
     let request = ImagePullRequest {
         reference,
-        size_mib,
+        size: size.and_then(ByteCount::from_mib),
+        size_mib: None,
         start,
     };
     let path = format!("/v1/images/{name}/pull");

@@ -6,13 +6,15 @@ mod arguments;
 mod bounded;
 mod guest;
 mod progress;
+mod sessions;
 mod words;
 
 use crate::daemon;
 use arguments::Parameters;
 use forkyard_client::{Client, ClientError, of_vm};
 use forkyard_types::{
-    CloneResult, ForkRequest, ForkResponse, NetworkPolicy, RequestId, RunRequest, VmId, VmView,
+    ByteCount, CloneResult, ForkRequest, ForkResponse, NetworkPolicy, RequestId, RunRequest, VmId,
+    VmView,
 };
 use hyper::Method;
 use progress::Said;
@@ -27,11 +29,40 @@ use rmcp::{
 use serde::Serialize;
 use serde_json::json;
 use std::{path::PathBuf, process::ExitCode};
-use words::{Exec, Fork, Read, Rm, Run, Start, Write};
+use words::{
+    Exec, Fork, Read, Rm, Run, SessionEnd, SessionRead, SessionWrite, Sessions, Start, Write,
+};
 
 /// Tools that leave nothing half done when they are given up: a command is hung up on,
 /// and a file is written whole or not at all.
-const GIVEN_UP: [&str; 4] = ["exec", "ls", "read_file", "write_file"];
+const GIVEN_UP: [&str; 6] = [
+    "exec",
+    "ls",
+    "read_file",
+    "session_read",
+    "sessions",
+    "write_file",
+];
+
+/// Tells whether a call may be dropped halfway. A command in the background would go on, and its
+/// caller would not know of it: it is ended once it has begun.
+fn may_be_dropped(call: &CallToolRequestParams) -> bool {
+    let background = call
+        .arguments
+        .as_ref()
+        .and_then(|all| all.get("background"));
+    GIVEN_UP.contains(&call.name.as_ref()) && background.is_none_or(|it| *it == false)
+}
+
+/// Tells whether a call may be dropped halfway. A command in the background would go on, and its
+/// caller would not know of it: it is ended once it has begun.
+fn may_be_dropped(call: &CallToolRequestParams) -> bool {
+    let background = call
+        .arguments
+        .as_ref()
+        .and_then(|all| all.get("background"));
+    GIVEN_UP.contains(&call.name.as_ref()) && background.is_none_or(|it| *it == false)
+}
 
 /// Answer of a tool: text for the agent, be it an error.
 type Told = Result<String, String>;
@@ -80,6 +111,7 @@ impl ServerHandler for Tools {
         mut context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let name = request.name.clone();
+        let may_be_dropped = may_be_dropped(&request);
         let said = Said::default();
         context.extensions.insert(said.clone());
         let (peer, cancelled) = (context.peer.clone(), context.ct.clone());
@@ -88,7 +120,7 @@ impl ServerHandler for Tools {
         let answer = tokio::select! {
             biased;
             answer = router.call(ToolCallContext::new(self, request, context)) => answer,
-            () = cancelled.cancelled(), if GIVEN_UP.contains(&name.as_ref()) => {
+            () = cancelled.cancelled(), if may_be_dropped => {
                 Err(ErrorData::internal_error("cancelled", None))
             }
             never = progress::tell(&peer, token, &said) => match never {},
@@ -122,7 +154,8 @@ impl Tools {
             },
             image: words.image,
             vcpus: words.vcpus.map_or(1, |it| it.as_a()),
-            memory_mib: words.memory_mib.map_or(256, |it| it.as_a()),
+            memory: words.memory.map(|it| ByteCount(it.as_a())),
+            memory_mib: words.memory_mib.map(|it| it.as_a()),
             warm: 0,
             kernel: None,
             max_clones: None,
@@ -136,6 +169,7 @@ impl Tools {
             lifetime: None,
             idle: None,
             restart: forkyard_types::Restart::No,
+            cpu_baseline: Vec::new(),
         };
         let vm: VmView = self.post("/v1/vms", &request).await?;
         if context.ct.is_cancelled() {
@@ -145,15 +179,64 @@ impl Tools {
     }
 
     /// Run a command in a VM and wait for its end. Answers with its exit code
-    /// and what it wrote; of long output the middle is left out.
+    /// and what it wrote; of long output the middle is left out. Or start one in
+    /// the background, which answers with its session.
     #[tool]
     async fn exec(
         &self,
         Parameters(words): Parameters<Exec>,
         Extension(said): Extension<Said>,
+        context: RequestContext<RoleServer>,
     ) -> Told {
-        let ran = guest::exec(&self.client().await?, words, &said).await;
-        text(&ran.map_err(|error| told(&error))?)
+        let client = self.client().await?;
+        if words.background != Some(true) {
+            let ran = guest::exec(&client, words, &said).await;
+            return text(&ran.map_err(|error| told(&error))?);
+        }
+        if words.timeout_s.is_some() {
+            return Err(
+                "timeout_s: a command in the background has none; `session_end` ends it".into(),
+            );
+        }
+        let vm = words.vm.clone();
+        let started = sessions::start(&client, words).await;
+        let pid = started.map_err(|error| told(&error))?;
+        if context.ct.is_cancelled() {
+            sessions::undo(&client, &vm, pid).await.map_err(refused)?;
+            return Err("cancelled: the command has been ended".to_owned());
+        }
+        text(&json!({ "pid": pid }))
+    }
+
+    /// List the commands in the background of a VM: those that run, and the last that
+    /// ended.
+    #[tool(annotations(read_only_hint = true))]
+    async fn sessions(&self, Parameters(words): Parameters<Sessions>) -> Told {
+        let listed = sessions::list(&self.client().await?, &words.vm).await;
+        text(&listed.map_err(|error| told(&error))?)
+    }
+
+    /// Read what a command in the background has written, and whether it has ended.
+    /// The last 128 KiB are kept; `missed` counts bytes that were not read in time.
+    #[tool(annotations(read_only_hint = true))]
+    async fn session_read(&self, Parameters(words): Parameters<SessionRead>) -> Told {
+        let read = sessions::read(&self.client().await?, words).await;
+        text(&read.map_err(|error| told(&error))?)
+    }
+
+    /// Write to the standard input of a command in the background.
+    #[tool(annotations(destructive_hint = false))]
+    async fn session_write(&self, Parameters(words): Parameters<SessionWrite>) -> Told {
+        let written = sessions::type_in(&self.client().await?, words).await;
+        text(&written.map_err(|error| told(&error))?)
+    }
+
+    /// End a command in the background and all that it started, or send it another
+    /// signal.
+    #[tool(annotations(destructive_hint = true))]
+    async fn session_end(&self, Parameters(words): Parameters<SessionEnd>) -> Told {
+        let ended = sessions::end(&self.client().await?, words).await;
+        text(&ended.map_err(|error| told(&error))?)
     }
 
     /// Fork a running VM into clones: each goes on from the same instant of
@@ -192,8 +275,8 @@ impl Tools {
         let report = answer.report;
         text(&json!({
             "clones": clones,
-            "ready_ms": report.ready_us / 1000,
-            "parent_paused_ms": report.pause_us / 1000,
+            "ready_us": report.ready_us,
+            "pause_us": report.pause_us,
         }))
     }
 
@@ -285,10 +368,10 @@ fn brief(vm: &VmView) -> serde_json::Value {
         "name": vm.name,
         "state": vm.state,
         "image": vm.image,
-        "address": vm.address.ip,
+        "ip": vm.address.ip,
         "vcpus": vm.vcpus,
-        "memory_mib": vm.memory.0 >> 20,
-        "clone_of": vm.parent,
+        "memory": vm.memory,
+        "parent": vm.parent,
         "id": vm.id,
     })
 }

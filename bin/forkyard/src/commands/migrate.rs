@@ -36,6 +36,7 @@ pub async fn migrate(client: &Client, format: Format, wanted: Migrate) -> anyhow
         max_gap_ms: wanted.max_gap,
         deadline_ms: wanted.deadline.map(|seconds| u64::from(seconds) * 1000),
         if_stuck: wanted.if_stuck.into(),
+        keep_copy: wanted.keep_copy,
     };
     let path = of_vm(&wanted.vm, "migrate");
     let moved = async { client.post::<MigrateResponse>(&path, &request).await };
@@ -47,6 +48,10 @@ pub async fn migrate(client: &Client, format: Format, wanted: Migrate) -> anyhow
             say!("{} goes on at {host}", moved.vm.name);
             say!("{}", told(&moved.report));
         }
+    }
+    if let Some(why) = &moved.no_copy {
+        tell!("it moved, and no copy was kept: {why}");
+        return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
 }
@@ -88,6 +93,7 @@ fn told(report: &MigrationReport) -> String {
         gap_us,
         pages_ahead,
         pages_last,
+        pages_there,
         slowed_to_percent,
         ..
     } = *report;
@@ -97,8 +103,12 @@ fn told(report: &MigrationReport) -> String {
             "; it wrote as fast as that is sent, and ran for {percent} % of the time until then"
         )
     });
+    let there = match pages_there.0 {
+        0 => String::new(),
+        _ => format!(" ({pages_there} were still there)"),
+    };
     format!(
-        "stood still for {:.0} ms of {:.1} s; sent {pages_ahead} ahead, {rounds} times what was written meanwhile, and {pages_last} in the end{slowed}",
+        "stood still for {:.0} ms of {:.1} s; sent {pages_ahead} ahead{there}, {rounds} times what was written meanwhile, and {pages_last} in the end{slowed}",
         seconds(gap_us) * 1e3,
         seconds(total_us),
     )

@@ -3,18 +3,17 @@
 use super::vms::PARTLY;
 use crate::{args::Format, output};
 use forkyard_client::Client;
-use forkyard_types::VmName;
 use hyper::Method;
 use serde::{Serialize, de::DeserializeOwned};
-use std::process::ExitCode;
+use std::{fmt::Display, process::ExitCode};
 
 /// Removes what is at each path, and prints what was removed. A failure is told, and does not keep the
 /// others from being removed.
-pub async fn remove<T: DeserializeOwned + Serialize>(
+pub async fn remove<T: DeserializeOwned + Serialize, N: Display>(
     client: &Client,
     format: Format,
     paths: impl ExactSizeIterator<Item = String>,
-    name: impl Fn(&T) -> &VmName,
+    name: impl Fn(&T) -> &N,
 ) -> anyhow::Result<ExitCode> {
     let asked = paths.len();
     let mut removed: Vec<T> = Vec::new();

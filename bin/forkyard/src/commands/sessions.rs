@@ -33,7 +33,7 @@ pub enum Sessions {
         /// The command's process id.
         pid: u32,
     },
-    /// Kill a command and all that it started, or send its process group another signal.
+    /// Kill a command and all that it started, or send it another signal.
     #[command(
         after_help = "Example: forkyard sessions kill p 312, or forkyard sessions kill --signal 15 p 312"
     )]

@@ -9,7 +9,7 @@ use crate::{
 use anyhow::{Context, bail, ensure};
 use clap::{Args as ClapArgs, ValueEnum};
 use forkyard_client::{Client, UploadError, escaped};
-use forkyard_types::{ExportFormat, GuestImage, ImageName, ImportFormat};
+use forkyard_types::{ByteCount, ExportFormat, GuestImage, ImageName, ImportFormat};
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
@@ -142,8 +142,8 @@ pub async fn import(client: &Client, format: Format, wanted: Import) -> anyhow::
     if let Some(number) = wanted.partition {
         path.push_str(&format!("&partition={number}"));
     }
-    if let Some(mib) = wanted.size {
-        path.push_str(&format!("&size_mib={mib}"));
+    if let Some(size) = wanted.size.and_then(ByteCount::from_mib) {
+        path.push_str(&format!("&size={}", size.0));
     }
     let bar = bar(size)?;
     let mut making = None;

@@ -9,8 +9,8 @@ use anyhow::Context;
 use clap::Args;
 use forkyard_client::{Client, ClientError, of_vm};
 use forkyard_types::{
-    CheckpointRequest, CloneResult, ErrorKind, ForkMode, ForkRequest, ForkResponse, ForkStarted,
-    Labels, ListedVm, RequestId, RunRequest, VmInspect, VmView,
+    ByteCount, CheckpointRequest, CloneResult, ErrorKind, ForkMode, ForkRequest, ForkResponse,
+    ForkStarted, Labels, ListedVm, RequestId, RunRequest, VmInspect, VmView,
 };
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -113,7 +113,8 @@ pub async fn run(client: &Client, format: Format, run: Run) -> anyhow::Result<Ex
         image: run.image.unwrap_or_default(),
         name: run.name,
         vcpus: run.vcpus,
-        memory_mib: run.memory,
+        memory: Some(ByteCount::from_mib(run.memory).unwrap_or(ByteCount(u64::MAX))),
+        memory_mib: None,
         warm: run.warm,
         kernel,
         max_clones: run.max_clones,
@@ -127,6 +128,7 @@ pub async fn run(client: &Client, format: Format, run: Run) -> anyhow::Result<Ex
         lifetime: run.life.lifetime(),
         idle: run.life.idle,
         restart: run.life.restart,
+        cpu_baseline: run.cpu_baseline,
     };
     let bar = spinner(format!(
         "booting {}; the first time its image is built, which takes a minute",

@@ -119,7 +119,8 @@ impl E2b {
             image: template,
             name: None,
             vcpus: 1,
-            memory_mib: self.choices.memory_mib,
+            memory: None,
+            memory_mib: Some(self.choices.memory_mib),
             warm: 0,
             kernel: None,
             max_clones: None,
@@ -136,6 +137,7 @@ impl E2b {
             lifetime: Some(lifetime),
             idle: None,
             restart: forkyard_types::Restart::No,
+            cpu_baseline: Vec::new(),
         };
         Ok(self.host.run(request).await?)
     }

@@ -9,6 +9,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use forkyard_service::input::cause;
 
 /// Id of a sandbox in a path.
 #[derive(Debug)]
@@ -29,7 +30,7 @@ impl<S: Send + Sync> FromRequestParts<S> for Path {
 pub fn body<T>(body: Result<Json<T>, JsonRejection>) -> Result<T, Failure> {
     match body {
         Ok(Json(body)) => Ok(body),
-        Err(wrong) => Err(Failure::invalid(wrong.body_text())),
+        Err(wrong) => Err(Failure::invalid(cause(&wrong.body_text()))),
     }
 }
 

@@ -14,6 +14,7 @@ use axum::{
 use forkyard_fork::{Following, Host};
 use forkyard_types::{
     ApiError, Attach, ErrorKind, ExecEvent, ExecInput, ExecRequest, KeptCommand, SessionSignal,
+    plainly,
 };
 use futures::stream;
 use std::sync::Arc;
@@ -148,7 +149,8 @@ fn follow(mut lines: Lines) -> mpsc::Receiver<Result<ExecInput, ApiError>> {
 }
 
 fn understood<T: serde::de::DeserializeOwned>(line: &[u8]) -> Result<T, Refusal> {
-    serde_json::from_slice(line).map_err(|error| refused(&format!("a line is wrong: {error}")))
+    serde_json::from_slice(line)
+        .map_err(|error| refused(&format!("a line is wrong: {}", plainly(&error.to_string()))))
 }
 
 fn refused(text: &str) -> Refusal {

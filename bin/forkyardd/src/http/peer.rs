@@ -92,11 +92,11 @@ pub async fn volume(
     State(host): State<Arc<Host>>,
     _: Neighbour,
     Path(migration): Path<ForkId>,
-    Query(SentVolume { snapshot }): Query<SentVolume>,
+    Query(sent): Query<SentVolume>,
     body: Body,
 ) -> Answer<PeerMigrated> {
     // Not spawned: dropped with the connection, nothing is taken of it.
-    let incoming = host.receive_volume(migration, snapshot)?;
+    let incoming = host.receive_volume(migration, sent)?;
     let mut pieces = body.into_data_stream();
     while let Some(piece) = pieces.next().await {
         let piece = piece.map_err(|error| {

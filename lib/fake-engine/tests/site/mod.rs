@@ -109,6 +109,7 @@ impl Site {
             vcpus: NonZeroU8::MIN,
             memory: MEMORY,
             accel: Accel::Tcg,
+            withheld: Vec::new(),
             disk: Some(RootDisk::Slice(disk.to_owned())),
             data: Vec::new(),
             volumes: None,

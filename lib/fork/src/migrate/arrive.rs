@@ -9,7 +9,7 @@
 //! A machine that waits is recorded as a shell: a daemon that takes over ends it, and knows of no
 //! migration. So `End` of one that is not known is answered by whether the VM is here.
 
-use super::{Images, volume::Volumes};
+use super::{Images, volume_come::Volumes};
 use crate::{
     Host, HostError,
     remote::{Coming, received, unpacked},
@@ -17,11 +17,12 @@ use crate::{
     vm::lock,
     volumes::frozen_at,
 };
+use forkyard_network::Ports;
 use forkyard_pager::{Over, PagerError, Refusal, Run};
 use forkyard_store::{Birth, StoreError, VmRecord};
 use forkyard_types::{
-    Delta, ForkId, ImageId, PeerLand, PeerMigrated, PeerMigration, PeerPrepare, PeerRound, Terms,
-    VmName,
+    Delta, ForkId, Handout, ImageId, PeerLand, PeerMigrated, PeerMigration, PeerPrepare, PeerRound,
+    RemotePages, Terms, VmName,
 };
 use std::{
     collections::{BTreeMap, btree_map::Entry},
@@ -42,6 +43,7 @@ pub(crate) struct Incoming {
     pub(super) over: Notify,
     pub volumes: Volumes,
     pub commands: super::commands::Commands,
+    pub(super) former: super::way_back::Former,
 }
 
 #[derive(Debug)]
@@ -66,8 +68,11 @@ pub(super) struct Waiting {
     pub devices: Vec<u8>,
     /// Memory and disk as far as they were sent.
     pub here: Images,
-    /// The volume that is its disk, if one is.
-    pub volume: Option<VmName>,
+    /// Volumes that it writes: its root disk first, if that is one.
+    pub written: Vec<VmName>,
+    /// Ports of this host that will lead to it.
+    pub ports: Ports,
+    pub is_paused: bool,
     pub heard: Instant,
 }
 
@@ -92,6 +97,8 @@ impl Host {
     pub async fn receive(&self, step: PeerMigration) -> Result<PeerMigrated, HostError> {
         match step {
             PeerMigration::Volume(volume) => self.expect_volume(volume).await,
+            PeerMigration::Cpu(asked) => self.tell_cpu(&asked),
+            PeerMigration::Kept(kept) => Ok(self.kept_of(&kept)),
             PeerMigration::Prepare(prepare) => self.prepare_for(*prepare).await,
             PeerMigration::Round(round) => self.take_round(round).await,
             PeerMigration::Land(land) => self.land(*land).await,
@@ -114,7 +121,7 @@ impl Host {
             Err(error) => {
                 lock(&self.incoming.stages).remove(&migration);
                 self.incoming.over.notify_waiters();
-                self.give_up_volume(migration).await;
+                self.give_up_volumes(migration).await;
                 return Err(error);
             }
         };
@@ -123,7 +130,7 @@ impl Host {
         match waiting {
             Some(waiting) => {
                 self.dispose(waiting).await;
-                self.give_up_volume(migration).await;
+                self.give_up_volumes(migration).await;
                 self.over_with(migration);
                 Err(HostError::Invalid("the migration was given up".into()))
             }
@@ -138,13 +145,18 @@ impl Host {
     async fn make_ready(&self, prepare: PeerPrepare) -> Result<Waiting, HostError> {
         let PeerPrepare {
             first,
+            over,
             vm,
             memory,
             disk,
             volume,
+            data,
         } = prepare;
         let migration = first.fork;
         self.check(&first)?;
+        // Nothing else takes them while it comes.
+        let ports = self.network.take_ports(&vm.publish)?;
+        let data = self.arriving_data(migration, &data)?;
         crate::remote::check_hosts(&first.family.hosts)?;
         crate::secrets::check(&first.parent.secrets)?;
         if self.registry().get(first.parent.id).is_some() {
@@ -166,12 +178,20 @@ impl Host {
         };
         let last = Images { memory, disk };
         let all: Vec<_> = here.all().chain(last.all()).collect();
-        let coming = self.coming_from(&first, all.iter().copied())?;
+        for delta in &over {
+            self.check_kept(first.parent.id, delta.over)?;
+        }
+        let mut coming = self.coming_from(&first, all.iter().copied())?;
+        over.iter().for_each(|delta| coming.add(delta.over));
         let devices = unpacked(&first.devices, &[])?;
-        let terms = vm.terms.clone();
+        let (terms, is_paused) = (vm.terms.clone(), vm.is_paused);
+        let written = data
+            .iter()
+            .filter_map(|disk| Some(disk.written()?.0.clone()));
+        let written = volume.iter().cloned().chain(written).collect();
         self.let_in(&first.family)?;
         let made = async {
-            let fetched = self.fetch(&first, true);
+            let fetched = self.fetch_first(&coming, &first, &over);
             fetched.instrument(debug_span!("fetch")).await?;
             let disks = disks.map(|(first, last)| (last, first.pages));
             for last in [(memory, first.memory.pages)].into_iter().chain(disks) {
@@ -190,11 +210,11 @@ impl Host {
                 },
             };
             self.need_network(&layout).await?;
-            let written = match &volume {
+            let root = match &volume {
                 Some(volume) => Some(self.open_arriving(migration, volume).await?),
                 None => None,
             };
-            let is_on_volume = written.is_some();
+            let is_on_volume = root.is_some();
             let dress = |shell: VmRecord| VmRecord {
                 name: first.parent.name.clone(),
                 member: first.parent.member,
@@ -209,11 +229,13 @@ impl Host {
                 warm: vm.warm,
                 notes: vm.notes,
                 // It writes its volume itself, and no slice over it.
-                chain: match &written {
+                chain: match &root {
                     Some(_) => Vec::new(),
                     None => shell.chain,
                 },
-                volume: written,
+                volume: root,
+                publish: vm.publish,
+                data,
                 ..shell
             };
             let template = self.folders.all_disks().join(format!("{memory}.template"));
@@ -247,7 +269,9 @@ impl Host {
                 terms,
                 devices,
                 here,
-                volume,
+                written,
+                ports,
+                is_paused,
                 heard: Instant::now(),
             }),
             Err(error) => {
@@ -257,6 +281,22 @@ impl Host {
                 Err(error)
             }
         }
+    }
+
+    /// Has a first copy come: what of it is not told by its differences, all of it.
+    async fn fetch_first(
+        &self,
+        coming: &Coming,
+        first: &Handout,
+        over: &[Delta],
+    ) -> Result<(), HostError> {
+        for RemotePages { image, pages, .. } in [first.memory].into_iter().chain(first.disk) {
+            match over.iter().find(|delta| delta.image == image) {
+                Some(delta) => self.fetch_over(coming, delta, delta.over).await?,
+                None => self.fetch_one(coming, (image, pages), None).await?,
+            }
+        }
+        Ok(())
     }
 
     /// Takes what waits out, if it does: for a round it is put back.
@@ -305,7 +345,7 @@ impl Host {
         waiting.heard = Instant::now();
         if let Some(waiting) = self.wait_on(round.migration, *waiting) {
             self.dispose(waiting).await;
-            self.give_up_volume(round.migration).await;
+            self.give_up_volumes(round.migration).await;
             self.over_with(round.migration);
             return Err(HostError::Invalid("the migration was given up".into()));
         }

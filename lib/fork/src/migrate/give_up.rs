@@ -20,7 +20,7 @@ impl Host {
         }
         let landed = self.is_landed(end);
         if let PeerMigrated::Ended = landed {
-            self.give_up_volume(end.migration).await;
+            self.give_up_volumes(end.migration).await;
         }
         landed
     }
@@ -53,7 +53,7 @@ impl Host {
                 Some(Stage::Preparing { .. }) => return true,
                 Some(Stage::Waiting(waiting)) => {
                     self.dispose(*waiting).await;
-                    self.give_up_volume(migration).await;
+                    self.give_up_volumes(migration).await;
                     return true;
                 }
                 None => return false,
@@ -70,7 +70,7 @@ impl Host {
                 let mut over = std::pin::pin!(self.incoming.over.notified());
                 over.as_mut().enable();
                 if !self.end_stage(migration).await {
-                    return self.give_up_volume(migration).await;
+                    return self.give_up_volumes(migration).await;
                 }
                 if self.incoming.knows(migration) {
                     over.await;
@@ -117,8 +117,9 @@ impl Host {
         self.end_family_if_empty(layout.of.family).await;
     }
 
-    /// Ends all machines that wait: the daemon ends.
+    /// Ends all machines that wait, and drops what is kept of VMs that have left: the daemon ends.
     pub(crate) async fn end_incoming(&self) {
+        self.forget_all_former().await;
         let stages = std::mem::take(&mut *lock(&self.incoming.stages));
         for stage in stages.into_values() {
             if let Stage::Waiting(waiting) = stage {
@@ -147,7 +148,7 @@ impl Host {
                 if let Some(Stage::Waiting(waiting)) = forgotten {
                     tracing::warn!(%migration, "given up: nothing was heard of it");
                     host.dispose(*waiting).await;
-                    return host.give_up_volume(migration).await;
+                    return host.give_up_volumes(migration).await;
                 }
             }
         });

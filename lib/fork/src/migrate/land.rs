@@ -6,7 +6,7 @@ use crate::{
     life::{Body, Life},
     remote::unpacked,
     snapshot::WarmShell,
-    vm::Vm,
+    vm::{Vm, address},
 };
 use forkyard_guestlink::Session;
 use forkyard_types::{Landed, PeerLand, VmState};
@@ -34,7 +34,9 @@ impl Host {
             here,
             devices,
             terms,
-            volume,
+            written,
+            ports,
+            is_paused,
             ..
         } = waiting;
         let WarmShell {
@@ -49,20 +51,26 @@ impl Host {
         };
         let outcome = async {
             let devices = unpacked(&land.devices, &devices)?;
+            let unlike = || HostError::Invalid("its disks are not what was said".into());
             let disk = async {
-                match (&land.disk, here.disk, &land.snapshot, &volume) {
-                    (Some(disk), Some(here), None, None) => {
-                        self.fetch_over(&coming, disk, here).await
-                    }
-                    (None, None, Some(snapshot), Some(_)) => {
-                        self.volume_came(land.migration, snapshot).await
-                    }
-                    _ => Err(HostError::Invalid("its disk is not what was said".into())),
+                match (&land.disk, here.disk) {
+                    (Some(disk), Some(here)) => self.fetch_over(&coming, disk, here).await,
+                    (None, None) => Ok(()),
+                    (Some(_), None) | (None, Some(_)) => Err(unlike()),
                 }
             };
+            let volumes = async {
+                if !land.snapshots.iter().map(|at| &at.volume).eq(&written) {
+                    return Err(unlike());
+                }
+                for at in &land.snapshots {
+                    self.volume_came(land.migration, at).await?;
+                }
+                Ok(())
+            };
             let memory = self.fetch_over(&coming, &land.memory, here.memory);
-            let (memory, disk) = tokio::join!(memory, disk);
-            memory.and(disk)?;
+            let (memory, disk, volumes) = tokio::join!(memory, disk, volumes);
+            memory.and(disk).and(volumes)?;
             self.all_here(&record.name, last.all())
                 .instrument(debug_span!("last pages"))
                 .await?;
@@ -81,13 +89,24 @@ impl Host {
                 let hello = guest.hello_after_move(HELLO);
                 hello.instrument(debug_span!("hello")).await?;
                 self.network.open_port(record.family, record.id).await?;
-                // From here on it is here.
-                vm.enter(&self.store, Life::Running(body.clone()), |_| {})?;
-                self.store.put_landed(land.migration, &self.view_of(&vm))?;
-                match &volume {
-                    Some(volume) => self.volume_landed(volume),
-                    None => Ok(()),
+                if !record.publish.is_empty() {
+                    let (to, ports_of_it) =
+                        (address(layout.of.network, &record).ip, &record.publish);
+                    let published = self.network.publish(record.family, to, ports_of_it, ports);
+                    published.await?;
                 }
+                let life = match is_paused {
+                    // Its agent alone has run, to hear of its new host.
+                    true => {
+                        body.machine.stop().await?;
+                        Life::Paused(body.clone())
+                    }
+                    false => Life::Running(body.clone()),
+                };
+                // From here on it is here.
+                vm.enter(&self.store, life, |_| {})?;
+                self.store.put_landed(land.migration, &self.view_of(&vm))?;
+                self.volumes_landed(&vm.record())
             };
             if let Err(error) = ready.await {
                 self.end_body(&vm).await;
@@ -117,6 +136,7 @@ impl Host {
                     let here: Vec<_> = here.all().collect();
                     host.forget_images(coming, &here).await;
                     host.forget_where_it_was(vm.id).await;
+                    host.forget_former(vm.id).await;
                     host.tidy(&vm);
                     host.keep_warm(&vm, Vec::new());
                 });
@@ -126,18 +146,19 @@ impl Host {
                 self.erase(&record).await;
                 let images: Vec<_> = here.all().chain(last.all()).collect();
                 self.forget_images(coming, &images).await;
-                self.give_up_volume(land.migration).await;
+                self.give_up_volumes(land.migration).await;
                 self.end_family_if_empty(record.family).await;
                 Err(error)
             }
         }
     }
 
-    /// Lets a VM go on that has landed, and has its family's hosts know where it is: those that this
+    /// Lets a VM go on that has landed, unless it is paused, and has its family's hosts know where it is: those that this
     /// one tells at once.
     async fn find_here(&self, vm: &Arc<Vm>) {
         let resumed = async {
             match vm.body() {
+                Ok(_) if vm.is_paused() => Ok(()),
                 Ok(body) => Ok(body.guest.resume().await?),
                 Err(error) => Err(error),
             }

@@ -3,6 +3,7 @@
 use super::{
     Images,
     converge::{Convergence, Next, Pace},
+    copy::Copy,
     slow::Slow,
     volume::LeavingVolume,
 };
@@ -20,7 +21,7 @@ use forkyard_store::Moving;
 use forkyard_types::{
     ErrorKind, ForkId, ForkMode, ForkReport, IfStuck, ImageId, Landed, MigrateRequest,
     MigrateResponse, MigrationOver, MigrationPhase, MigrationReached, MigrationReport, PageCount,
-    PeerEndMigration, PeerMigrated, PeerMigration, PeerRound, VmId, VolumeUse,
+    PeerEndMigration, PeerMigrated, PeerMigration, PeerRound, VmId,
 };
 use std::{
     net::SocketAddr,
@@ -40,8 +41,10 @@ pub(super) struct Leaving<'a> {
     pub pager: SocketAddr,
     /// Memory and disk as that host has them.
     pub sent: Images,
-    /// The volume that is its disk, if one is.
-    pub volume: Option<LeavingVolume>,
+    /// The volumes that are disks of it.
+    pub volumes: Vec<LeavingVolume>,
+    /// The checkpoint that is to stay here.
+    pub copy: Option<Copy>,
     /// State of its devices as that host has it.
     pub devices: Vec<u8>,
     /// Final names of the images.
@@ -96,7 +99,10 @@ impl Host {
             pager,
             sent: images,
             last: images,
-            volume: None,
+            volumes: Vec::new(),
+            copy: { request.keep_copy.clone() }
+                .map(|name| self.plan_copy(&vm, name))
+                .transpose()?,
             devices: Vec::new(),
             offered: Vec::new(),
             hold: Some(self.hold([])?),
@@ -117,52 +123,33 @@ impl Host {
             Err(error) => {
                 turn.next = leaving.next.take();
                 drop(turn);
+                self.give_copy_up(leaving.copy.take()).await;
                 self.keep_warm(&vm, Vec::new());
                 return Err(error);
             }
         };
+        let kept = self.hold(leaving.last.all())?;
         drop(leaving.hold.take());
         report.land_us = landed.took_us;
         report.total_us = micros(begun.elapsed());
         let peer = leaving.share.peer.clone();
         tracing::info!(vm = %vm.name(), to = peer.name(), ?report, "moved");
+        let copy = leaving.copy.take();
+        let copy = copy.and_then(|copy| self.begin_copy(copy, (vm.record(), leaving.id)));
         let view = self
             .left(&vm, turn, (leaving.id, peer.name()), landed)
             .await;
-        Ok(MigrateResponse { vm: view, report })
-    }
-
-    /// Refuses what cannot move, and why.
-    fn may_move(&self, vm: &Vm) -> Result<(), HostError> {
-        let refuse = |why: &str| {
-            Err(HostError::CannotMove {
-                vm: vm.name(),
-                why: why.to_owned(),
-            })
+        let no_copy = match copy {
+            Some(copy) => self.keep_copy(copy).await.err(),
+            None => None,
         };
-        vm.body()?;
-        if vm.is_paused() {
-            return Err(HostError::Paused { vm: vm.name() });
-        }
-        let record = vm.record();
-        if let Some(disk) = record.data.first() {
-            return refuse(&format!(
-                "it has a data disk, {}, which stays here",
-                disk.name
-            ));
-        }
-        if let Some(VolumeUse::Below(_)) = record.volume {
-            return refuse("its disk lies over a snapshot of a volume of this host");
-        }
-        if vm.ephemeral || self.tickets(|tickets| tickets.concern(vm.id)) {
-            return refuse(
-                "a program in it has a ticket, or was made by one, and is told how that ends by this host",
-            );
-        }
-        if !record.publish.is_empty() {
-            return refuse("ports of this host lead to it");
-        }
-        Ok(())
+        let no_copy = no_copy.map(|error| error.to_api().message);
+        self.keep_former(vm.id, leaving.last, kept).await;
+        Ok(MigrateResponse {
+            vm: view,
+            report,
+            no_copy,
+        })
     }
 
     /// Publishes how far a VM is, as an event.
@@ -199,7 +186,7 @@ impl Host {
             self.tell_of(leaving, MigrationPhase::Copying, 0, None);
             let key = (leaving.id, leaving.peer().name());
             self.note_moving_abroad(key, &leaving.vm.record(), leaving.key)?;
-            self.send_volume_first(leaving, report).await?;
+            self.send_volumes_first(leaving, report).await?;
             self.send_first(leaving, report).await?;
             report.prepare_us = micros(begun.elapsed());
             let mut slow = None;
@@ -223,7 +210,7 @@ impl Host {
         drop(leaving.hold.take());
         if lock(&leaving.vm.moving).is_none() {
             self.give_up(leaving).await;
-            self.keep_volume(leaving);
+            self.keep_volumes(leaving);
         }
         Err(error)
     }
@@ -236,6 +223,7 @@ impl Host {
     ) -> Result<(), HostError> {
         let vm = leaving.vm;
         let family = vm.record().family;
+        let below = self.ask_kept(leaving).await;
         let generation = self.generation(vm, &leaving.body, None).await?;
         let (_, _, rest) = generation.split(0);
         let plan = self.plan(vm, &leaving.body, ImageId::random()).await?;
@@ -268,21 +256,15 @@ impl Host {
             Some(at) => self.drop_unused(at).await,
             None => leaving.sent.disk = Some(self.disk_image(&snapshot.layout.disk).await?.image),
         }
-        let mut pages = PageCount(0);
-        for image in leaving.sent.all() {
-            let used = self.pager_call(move |pager| pager.stats(image)).await?;
-            pages.0 += used.data.0;
-        }
+        self.drop_data(&snapshot.layout.data).await;
         leaving.devices = snapshot.devices.clone();
         let next = self.generation(vm, &leaving.body, None).await?;
         leaving.last.memory = next.image;
         leaving.next = Some(next);
         let sent: Vec<_> = leaving.sent.all().collect();
         self.note_offered((leaving.id, leaving.peer().name()), &sent);
-        for image in sent {
-            self.offer_to(leaving, image, None).await?;
-        }
-        let prepare = self.describe_move(leaving, &snapshot).await?;
+        let (pages, over) = self.offer_first(leaving, below, report).await?;
+        let prepare = self.describe_move(leaving, &snapshot, over).await?;
         let began = Instant::now();
         self.step(leaving, PeerMigration::Prepare(Box::new(prepare)))
             .instrument(debug_span!("first copy"))
@@ -362,7 +344,7 @@ impl Host {
                 Next::Round => {}
             }
             let round = Instant::now();
-            let blocks = self.send_volume(leaving).await?;
+            let blocks = self.send_volumes(leaving).await?;
             let sent = self.round(leaving, take).await?;
             convergence.sent(PageCount(sent.0 + blocks.0), round.elapsed());
             report.blocks_ahead += blocks.0;
@@ -411,7 +393,9 @@ impl Host {
         let moving = Moving {
             peer: leaving.peer().name().to_owned(),
             migration: leaving.id,
+            was_paused: vm.is_paused(),
         };
+        let was_paused = moving.was_paused;
         self.note_offered(key(&moving), &leaving.offered);
         let last: Vec<_> = leaving.last.all().collect();
         self.note_offered(key(&moving), &last);
@@ -420,9 +404,11 @@ impl Host {
         self.tell_of(leaving, MigrationPhase::HandingOver, report.rounds, None);
         let stopped = Instant::now();
         let handed = async {
-            crate::pause::hold(&leaving.body, self.options.to_hold_still()).await?;
-            let paused = Life::Paused(leaving.body.clone());
-            vm.enter(&self.store, paused, |_| {})?;
+            if !was_paused {
+                crate::pause::hold(&leaving.body, self.options.to_hold_still()).await?;
+                let paused = Life::Paused(leaving.body.clone());
+                vm.enter(&self.store, paused, |_| {})?;
+            }
             let next = leaving.next.take();
             let next =
                 next.ok_or_else(|| HostError::Invalid("the migration was not prepared".into()))?;
@@ -431,10 +417,10 @@ impl Host {
             let mode = (leaving.id, ForkMode::Fast);
             let taken = self.take_snapshot(vm, &leaving.body, mode, rest, &[], &mut taking);
             let taken = taken.instrument(debug_span!("stop")).await?;
-            let volume = self.freeze_last(leaving, &taken.snapshot, report).await?;
-            Ok((self.last_of(leaving, &taken, report).await?, volume))
+            let volumes = self.freeze_last(leaving, &taken.snapshot, report).await?;
+            Ok((self.last_of(leaving, &taken, report).await?, volumes))
         };
-        let (land, volume) = match handed.await {
+        let (land, volumes) = match handed.await {
             Ok(handed) => handed,
             Err(error) => {
                 // Nothing was said that could make it go on there.
@@ -446,13 +432,19 @@ impl Host {
         let answer = self
             .step(leaving, PeerMigration::Land(Box::new(land)))
             .instrument(debug_span!("land"));
-        // That host waits for both. What becomes of the volume it says by its answer.
-        let (answer, ()) = tokio::join!(answer, self.send_last(leaving, volume));
+        // That host waits for both. What becomes of the volumes it says by its answer.
+        let (answer, ()) = tokio::join!(answer, self.send_last(leaving, volumes));
         report.gap_us = micros(stopped.elapsed());
         report.hand_over_us = report.gap_us - report.stop_us;
         match answer {
             Ok(PeerMigrated::Landed(landed)) => Ok(*landed),
-            Ok(PeerMigrated::Here | PeerMigrated::Since(_) | PeerMigrated::Ended) => {
+            Ok(
+                PeerMigrated::Here
+                | PeerMigrated::Cpu(_)
+                | PeerMigrated::Kept(_)
+                | PeerMigrated::Since(_)
+                | PeerMigrated::Ended,
+            ) => {
                 let unclear = HostError::Invalid("that host did not say that it goes on".into());
                 self.ask_or(vm, unclear).await
             }

@@ -19,9 +19,12 @@ enum Known {
 }
 
 impl Host {
-    /// Lets a VM go on that stood still to be moved, and was not. Its turn is the caller's.
+    /// Lets a VM go on that stood still to be moved, and was not; one that its user wants to stand
+    /// still does. Its turn is the caller's.
     pub(super) async fn back(&self, vm: &Vm) -> Result<(), HostError> {
-        if let Ok(body) = vm.body() {
+        if !was_paused(vm)
+            && let Ok(body) = vm.body()
+        {
             vm.enter(&self.store, Life::Running(body.clone()), |_| {})?;
             crate::pause::go_on(&body).await?;
         }
@@ -78,7 +81,10 @@ impl Host {
         match answer.map_err(failed)? {
             PeerMigrated::Landed(landed) => Ok(Known::Landed(landed)),
             PeerMigrated::Ended => Ok(Known::Ended),
-            PeerMigrated::Here | PeerMigrated::Since(_) => Err(HostError::Invalid(
+            PeerMigrated::Here
+            | PeerMigrated::Cpu(_)
+            | PeerMigrated::Kept(_)
+            | PeerMigrated::Since(_) => Err(HostError::Invalid(
                 "the other host's answer is not one to the question whether the VM runs there"
                     .into(),
             )),
@@ -91,6 +97,7 @@ impl Host {
             let moving = Moving {
                 peer: broken.peer,
                 migration: broken.migration,
+                was_paused: false,
             };
             if let Ok(Known::Ended) = self.ask_whether(broken.vm, &moving).await {
                 self.release_moved(key(&moving)).await;
@@ -129,10 +136,11 @@ impl Host {
         if vm.body().is_ok() {
             return self.back(vm).await;
         }
+        let was_paused = was_paused(vm);
         self.no_longer_moving(vm)?;
         if matches!(vm.life(), Life::Unreached { .. }) {
             // As one that this daemon finds running: it is told to go on.
-            let (why, paused) = ("it is taken over".to_owned(), false);
+            let (why, paused) = ("it is taken over".to_owned(), was_paused);
             vm.enter(&self.store, Life::Unreached { why, paused }, |_| {})?;
             self.adopt_or_note(&vm.record()).await?;
         }
@@ -152,7 +160,7 @@ impl Host {
             ..landed.vm
         };
         // Before its record goes: a volume that no record and no copy speaks of is at home.
-        if let Err(error) = self.volume_left(&vm.record(), peer) {
+        if let Err(error) = self.volumes_left(&vm.record(), peer) {
             // Asked about again within a second.
             tracing::error!(vm = %vm.name(), error = &error as &dyn std::error::Error, "not ended yet");
             return view;
@@ -186,4 +194,10 @@ impl Host {
         }
         view
     }
+}
+
+/// Whether a VM that another host was asked to let go on stood still before.
+fn was_paused(vm: &Vm) -> bool {
+    let moving = lock(&vm.moving);
+    moving.as_ref().is_some_and(|moving| moving.was_paused)
 }

@@ -1,6 +1,6 @@
 //! Parts of a VM that moves, as the host that it leaves sends them.
 
-use super::leave::Leaving;
+use super::{leave::Leaving, volume::LeavingVolume, way_back::Below};
 use crate::{
     Host, HostError,
     remote::page_run,
@@ -21,6 +21,7 @@ impl Host {
         &self,
         leaving: &Leaving<'_>,
         snapshot: &Snapshot,
+        over: Vec<Delta>,
     ) -> Result<PeerPrepare, HostError> {
         let record = leaving.vm.record();
         let remote = |image, pages| RemotePages {
@@ -48,6 +49,7 @@ impl Host {
         self.acquaint(&mut first.family, leaving.peer().name())?;
         Ok(PeerPrepare {
             first,
+            over,
             vm: HandoutVm {
                 epoch: record.epoch,
                 parent: record.birth.map(|birth| birth.parent),
@@ -56,15 +58,45 @@ impl Host {
                 warm: record.warm,
                 notes: record.notes,
                 terms: lock(&leaving.vm.terms).clone(),
+                publish: record.publish,
+                is_paused: leaving.vm.is_paused(),
             },
             memory: leaving.last.memory,
             disk: leaving.last.disk,
-            volume: leaving.volume.as_ref().map(|volume| volume.name.clone()),
+            volume: leaving.volumes.iter().find_map(LeavingVolume::root),
+            data: { leaving.volumes.iter() }
+                .filter_map(LeavingVolume::data)
+                .collect(),
         })
     }
 
-    /// Describes the last copy sent, as the host that has it needs it to let
-    /// the VM go on.
+    /// Offers a first copy: all of it, or what differs from what that host still has. Returns how
+    /// many pages that is.
+    pub(super) async fn offer_first(
+        &self,
+        leaving: &mut Leaving<'_>,
+        below: Below,
+        report: &mut MigrationReport,
+    ) -> Result<(PageCount, Vec<Delta>), HostError> {
+        let (mut pages, mut over) = (PageCount(0), Vec::new());
+        let memory = [(leaving.sent.memory, below.memory)].into_iter();
+        let disk = leaving.sent.disk.map(|disk| (disk, below.disk));
+        for (image, below) in memory.chain(disk) {
+            let used = self.pager_call(move |pager| pager.stats(image)).await?;
+            let Some(below) = below else {
+                self.offer_to(leaving, image, None).await?;
+                pages.0 += used.data.0;
+                continue;
+            };
+            let (delta, changed) = self.delta(leaving, image, below).await?;
+            report.pages_there.0 += used.data.0.saturating_sub(changed.0);
+            pages.0 += changed.0;
+            over.push(delta);
+        }
+        Ok((pages, over))
+    }
+
+    /// What a host that has the copy sent last needs to let it go on.
     pub(super) async fn last_of(
         &self,
         leaving: &mut Leaving<'_>,
@@ -92,10 +124,9 @@ impl Host {
             devices: pack(&snapshot.devices, &leaving.devices)?,
             memory,
             disk,
-            snapshot: leaving
-                .volume
-                .as_ref()
-                .and_then(|volume| volume.sent.clone()),
+            snapshots: { leaving.volumes.iter() }
+                .filter_map(LeavingVolume::last)
+                .collect(),
             // It holds still: no other will be known there, and none of these ends until then.
             commands: leaving
                 .body

@@ -1,136 +1,197 @@
-//! The volume of a VM that moves: its snapshots, as streams.
+//! The volumes of a VM that moves: their snapshots, as streams.
 //!
 //! Each carries what differs from the one before, which both hosts keep until the next has come.
 //! The last is taken while the guest stands still; it and `Land` are under way at the same time,
 //! and the guest goes on once both are there.
+//!
+//! A clone's branch is sent as all that it reads as, and what a VM only reads as the snapshot that it
+//! is; either is a volume of the VM's own there, under the name that a branch of it would have, and
+//! ends with it ([`is_private`](forkyard_types::DataDisk::is_private)).
 
 use super::leave::Leaving;
-use crate::{Host, HostError, blocking::blocking, snapshot::Snapshot, vm::lock, volumes::SENT};
-use bytes::Bytes;
+use crate::{
+    Host, HostError,
+    blocking::blocking,
+    snapshot::Snapshot,
+    volumes::{SENT, private_name},
+};
 use forkyard_blockd::Request;
+use forkyard_store::VmRecord;
 use forkyard_types::{
-    ForkId, MigrationReport, PageCount, PeerMigrated, PeerMigration, PeerVolume, VmName, VolumeAt,
-    VolumeUse,
+    ByteCount, DataRole, ForkId, MigrationReport, PageCount, PeerDisk, PeerMigrated, PeerMigration,
+    PeerVolume, SentVolume, VmName, VolumeAt, VolumeUse,
 };
-use std::{
-    collections::BTreeMap,
-    io::Write as _,
-    sync::{Mutex, Weak},
-    time::{Duration, Instant},
-};
-use tokio::{
-    net::UnixStream,
-    sync::{Notify, mpsc},
-    task::JoinHandle,
-    time::{sleep, timeout},
-};
+use futures::future::join_all;
+use tokio::net::UnixStream;
 
 /// Snapshots kept that were sent to other hosts: each makes the way there shorter.
 const KEPT: usize = 4;
-/// Pieces of a stream on their way through this daemon.
-const UNDER_WAY: usize = 4;
-/// A volume of which nothing was heard for so long is given up, if no machine waits for it.
-const FORGOTTEN: Duration = Duration::from_secs(600);
-/// Between two looks for those.
-const LOOK: Duration = Duration::from_secs(30);
 
-/// The volume of a VM on its way.
-#[derive(Debug)]
+/// A volume of a VM on its way.
+#[derive(Clone, Debug)]
 pub(super) struct LeavingVolume {
-    pub name: VmName,
+    name: VmName,
+    /// Its name there.
+    there: VmName,
+    disk: LeavingDisk,
     /// The snapshot that the other host has, or is about to have.
-    pub sent: Option<String>,
+    sent: Option<String>,
     /// That host had nothing of it before: it keeps nothing of it if the VM does not go there.
     is_new: bool,
+}
+
+/// What a volume is to its VM.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum LeavingDisk {
+    /// Its root disk.
+    Root,
+    /// A data disk with this serial number, which it writes.
+    Written(VmName),
+    /// A snapshot, which it reads as the data disk with this serial number.
+    Shared(VmName, String),
 }
 
 /// A snapshot that is to be sent while the guest stands still.
 #[derive(Debug)]
 pub(super) struct Frozen {
     at: VolumeAt,
+    there: VmName,
     since: Option<String>,
 }
 
-/// Volumes that are on their way here.
-#[derive(Debug, Default)]
-pub(crate) struct Volumes {
-    arrivals: Mutex<BTreeMap<ForkId, Arrival>>,
-    /// Told when a snapshot has come, or cannot.
-    came: Notify,
-}
-
-#[derive(Debug)]
-struct Arrival {
-    /// The snapshot that is here.
-    here: Option<String>,
-    /// The one that was coming did not.
-    failed: bool,
-    heard: Instant,
-}
-
-/// A stream that comes in. Dropped before its end, nothing was taken of it.
-#[derive(Debug)]
-pub struct IncomingVolume {
-    host: Weak<Host>,
-    migration: ForkId,
-    volume: VmName,
-    snapshot: String,
-    pieces: mpsc::Sender<Bytes>,
-    taken: JoinHandle<Result<(), HostError>>,
-}
-
-impl Volumes {
-    pub fn expect(&self, migration: ForkId, here: Option<String>) {
-        let arrival = Arrival {
-            here,
-            failed: false,
-            heard: Instant::now(),
-        };
-        lock(&self.arrivals).insert(migration, arrival);
-    }
-
-    pub fn forget(&self, migration: ForkId) {
-        lock(&self.arrivals).remove(&migration);
-        self.came.notify_waiters();
-    }
-
-    fn change(&self, migration: ForkId, change: impl FnOnce(&mut Arrival)) {
-        if let Some(arrival) = lock(&self.arrivals).get_mut(&migration) {
-            arrival.heard = Instant::now();
-            change(arrival);
+impl LeavingVolume {
+    fn of(name: &VmName, there: &VmName, disk: LeavingDisk) -> Self {
+        Self {
+            name: name.clone(),
+            there: there.clone(),
+            disk,
+            sent: None,
+            is_new: true,
         }
+    }
+
+    /// Volumes of a VM: its root disk first.
+    pub fn all(record: &VmRecord) -> Result<Vec<Self>, HostError> {
+        let root = match &record.volume {
+            Some(VolumeUse::Written { volume, .. }) => {
+                Some(Self::of(volume, volume, LeavingDisk::Root))
+            }
+            Some(VolumeUse::Below(_)) | None => None,
+        };
+        let data = record.data.iter().map(|disk| {
+            Ok(match &disk.role {
+                DataRole::Written { volume, .. } => {
+                    let serial = LeavingDisk::Written(disk.name.clone());
+                    Self::of(volume, volume, serial)
+                }
+                DataRole::Shared { at } => {
+                    let there = private_name(record.id, &disk.name)?;
+                    let serial = LeavingDisk::Shared(disk.name.clone(), at.snapshot.clone());
+                    Self::of(&at.volume, &there, serial)
+                }
+                DataRole::Frozen { .. } => {
+                    let text = format!("its data disk {} is not open", disk.name);
+                    return Err(HostError::Invalid(text));
+                }
+            })
+        });
+        root.map(Ok).into_iter().chain(data).collect()
+    }
+
+    /// What its VM writes of it is sent.
+    fn is_written(&self) -> bool {
+        match self.disk {
+            LeavingDisk::Root | LeavingDisk::Written(_) => true,
+            LeavingDisk::Shared(..) => false,
+        }
+    }
+
+    /// Its name there, if it is the root disk.
+    pub fn root(&self) -> Option<VmName> {
+        (self.disk == LeavingDisk::Root).then(|| self.there.clone())
+    }
+
+    /// Data disk that it is.
+    pub fn data(&self) -> Option<PeerDisk> {
+        let (name, shared) = match &self.disk {
+            LeavingDisk::Root => return None,
+            LeavingDisk::Written(name) => (name, None),
+            LeavingDisk::Shared(name, snapshot) => (name, Some(snapshot.clone())),
+        };
+        Some(PeerDisk {
+            name: name.clone(),
+            volume: self.there.clone(),
+            shared,
+        })
+    }
+
+    /// The snapshot that it is, if the VM only reads it.
+    fn shared(&self) -> Option<Frozen> {
+        let LeavingDisk::Shared(_, snapshot) = &self.disk else {
+            return None;
+        };
+        Some(Frozen {
+            at: VolumeAt {
+                volume: self.name.clone(),
+                snapshot: snapshot.clone(),
+            },
+            there: self.there.clone(),
+            since: None,
+        })
+    }
+
+    /// The snapshot that it goes on from there.
+    pub fn last(&self) -> Option<VolumeAt> {
+        let snapshot = self.sent.clone().filter(|_| self.is_written())?;
+        Some(VolumeAt {
+            volume: self.there.clone(),
+            snapshot,
+        })
     }
 }
 
 impl Host {
-    /// Sends all of its volume, if its disk is one, or what the other host lacks of it.
-    pub(super) async fn send_volume_first(
+    /// Sends all of the volumes that are its disks, or what the other host lacks of them.
+    pub(super) async fn send_volumes_first(
         &self,
         leaving: &mut Leaving<'_>,
         report: &mut MigrationReport,
     ) -> Result<(), HostError> {
-        let Some(VolumeUse::Written { volume, .. }) = leaving.vm.record().volume else {
-            return Ok(());
-        };
-        let (blockd, name) = (self.blockd.clone(), volume.clone());
+        for volume in LeavingVolume::all(&leaving.vm.record())? {
+            self.send_volume_first(leaving, volume, report).await?;
+        }
+        Ok(())
+    }
+
+    async fn send_volume_first(
+        &self,
+        leaving: &mut Leaving<'_>,
+        mut volume: LeavingVolume,
+        report: &mut MigrationReport,
+    ) -> Result<(), HostError> {
+        let (blockd, name) = (self.blockd.clone(), volume.name.clone());
         let status = blocking(move || blockd.inspect(&name)).await?;
         let names = status.snapshots.into_iter().map(|it| it.name);
-        let sent: Vec<_> = names.filter(|name| name.starts_with(SENT)).collect();
+        let was_sent = |name: &String| name.starts_with(SENT) && volume.is_written();
+        let sent: Vec<_> = names.filter(was_sent).collect();
+        let record = leaving.vm.record();
         let asked = PeerVolume {
             migration: leaving.id,
-            name: volume.clone(),
+            name: volume.there.clone(),
             volume: status.id,
             sent: sent.clone(),
-            accel: leaving.vm.record().accel,
-            cpu: Some(
-                self.engine
-                    .cpu(crate::accel_of(&leaving.vm.record().accel))?,
-            ),
+            cpu: Some(self.cpu_of(&record.accel, record.cpu.as_ref())?),
+            accel: record.accel,
+            publish: record.publish,
         };
         let answer = self.step(leaving, PeerMigration::Volume(asked)).await?;
         let since = match answer {
             PeerMigrated::Since(since) => Some(since),
-            PeerMigrated::Here | PeerMigrated::Landed(_) | PeerMigrated::Ended => None,
+            PeerMigrated::Here
+            | PeerMigrated::Cpu(_)
+            | PeerMigrated::Kept(_)
+            | PeerMigrated::Landed(_)
+            | PeerMigrated::Ended => None,
         };
         let since = since.filter(|since| since.iter().all(|it| sent.contains(it)));
         let since = since.ok_or_else(|| {
@@ -141,36 +202,44 @@ impl Host {
         let older = &sent[..sent.len().saturating_sub(KEPT)];
         for snapshot in older.iter().filter(|it| since.as_ref() != Some(*it)) {
             self.drop_sent(VolumeAt {
-                volume: volume.clone(),
+                volume: volume.name.clone(),
                 snapshot: snapshot.clone(),
             });
         }
-        let is_whole = since.is_none();
-        leaving.volume = Some(LeavingVolume {
-            name: volume,
-            sent: since,
-            is_new: is_whole,
-        });
-        let blocks = self.send_volume(leaving).await?;
-        report.blocks_ahead += match is_whole {
-            true => forkyard_types::ByteCount(status.written).pages().0,
-            false => blocks.0,
+        let whole = since.is_none().then_some(ByteCount(status.written));
+        volume.is_new = since.is_none();
+        volume.sent = since;
+        let shared = volume.shared();
+        leaving.volumes.push(volume);
+        let blocks = match shared {
+            Some(frozen) => {
+                self.stream(leaving, frozen).await?;
+                PageCount(0)
+            }
+            None => {
+                let last = leaving.volumes.len() - 1;
+                self.send_volume(leaving, last).await?
+            }
         };
+        report.blocks_ahead += whole.map_or(blocks.0, |stored| stored.pages().0);
         Ok(())
     }
 
-    /// Counts the blocks of its volume that the other host has not.
+    /// Counts the blocks of its volumes that the other host has not.
     pub(super) async fn unsent(&self, leaving: &Leaving<'_>) -> Result<PageCount, HostError> {
-        let Some(LeavingVolume {
-            name,
-            sent: Some(since),
-            ..
-        }) = &leaving.volume
-        else {
+        let mut blocks = PageCount(0);
+        for volume in &leaving.volumes {
+            blocks.0 += self.unsent_of(volume).await?.0;
+        }
+        Ok(blocks)
+    }
+
+    async fn unsent_of(&self, volume: &LeavingVolume) -> Result<PageCount, HostError> {
+        let Some(since) = volume.sent.as_ref().filter(|_| volume.is_written()) else {
             return Ok(PageCount(0));
         };
         let asked = Request::Changed {
-            name: name.to_string(),
+            name: volume.name.to_string(),
             since: since.clone(),
         };
         let blockd = self.blockd.clone();
@@ -178,15 +247,27 @@ impl Host {
         Ok(PageCount(answer.blocks().unwrap_or_default()))
     }
 
-    /// Sends what has been written to its volume since it was sent. Returns how many blocks.
-    pub(super) async fn send_volume(
+    /// Sends what has been written to its volumes since they were sent. Returns how many blocks.
+    pub(super) async fn send_volumes(
         &self,
         leaving: &mut Leaving<'_>,
     ) -> Result<PageCount, HostError> {
-        let blocks = self.unsent(leaving).await?;
-        let Some(frozen) = self.freeze(leaving).await? else {
-            return Ok(blocks);
-        };
+        let mut blocks = PageCount(0);
+        for number in 0..leaving.volumes.len() {
+            if leaving.volumes[number].is_written() {
+                blocks.0 += self.send_volume(leaving, number).await?.0;
+            }
+        }
+        Ok(blocks)
+    }
+
+    async fn send_volume(
+        &self,
+        leaving: &mut Leaving<'_>,
+        number: usize,
+    ) -> Result<PageCount, HostError> {
+        let blocks = self.unsent_of(&leaving.volumes[number]).await?;
+        let frozen = self.freeze(&mut leaving.volumes[number]).await?;
         let (at, former) = (frozen.at.clone(), frozen.since.clone());
         match self.stream(leaving, frozen).await {
             Ok(()) => {
@@ -194,55 +275,61 @@ impl Host {
                 Ok(blocks)
             }
             Err(error) => {
-                if let Some(volume) = &mut leaving.volume {
-                    volume.sent = former;
-                }
+                leaving.volumes[number].sent = former;
                 self.drop_sent(at);
                 Err(error)
             }
         }
     }
 
-    /// The VM stays here: nothing needs what was sent of its volume, unless that host had a copy.
-    pub(super) fn keep_volume(&self, leaving: &mut Leaving<'_>) {
-        if let Some(LeavingVolume {
-            name,
-            sent: Some(snapshot),
-            is_new: true,
-        }) = leaving.volume.take()
-        {
-            self.drop_sent(VolumeAt {
-                volume: name,
-                snapshot,
-            });
+    /// The VM stays here: nothing needs what was sent of its volumes, unless that host had a copy.
+    pub(super) fn keep_volumes(&self, leaving: &mut Leaving<'_>) {
+        for volume in leaving.volumes.drain(..).filter(LeavingVolume::is_written) {
+            if let Some(snapshot) = volume.sent.filter(|_| volume.is_new) {
+                self.drop_sent(VolumeAt {
+                    volume: volume.name,
+                    snapshot,
+                });
+            }
         }
     }
 
-    /// Takes the snapshot that its volume goes on from there. The guest stands still.
+    /// Takes the snapshots that its volumes go on from there. The guest stands still.
     pub(super) async fn freeze_last(
         &self,
         leaving: &mut Leaving<'_>,
         snapshot: &Snapshot,
         report: &mut MigrationReport,
-    ) -> Result<Option<Frozen>, HostError> {
-        // What its own snapshot took of the volume serves forks.
-        if let Some(at) = snapshot.layout.disk.volume() {
+    ) -> Result<Vec<Frozen>, HostError> {
+        // What its own snapshot took of the volumes serves forks, and a copy that stays.
+        if let Some(copy) = &mut leaving.copy {
+            copy.take(snapshot.clone());
+        } else if let Some(at) = snapshot.layout.disk.volume() {
             self.drop_later(at.clone());
         }
+        if leaving.copy.is_none() {
+            self.drop_data_later(snapshot.layout.data.clone());
+        }
         report.blocks_last = self.unsent(leaving).await?.0;
-        self.freeze(leaving).await
+        let mut frozen = Vec::new();
+        for volume in leaving.volumes.iter_mut().filter(|it| it.is_written()) {
+            frozen.push(self.freeze(volume).await?);
+        }
+        Ok(frozen)
     }
 
-    /// Sends that. Whether it came the other host says by its answer to `Land`.
-    pub(super) async fn send_last(&self, leaving: &Leaving<'_>, frozen: Option<Frozen>) {
-        let Some(frozen) = frozen else { return };
-        let (at, former) = (frozen.at.clone(), frozen.since.clone());
-        match self.stream(leaving, frozen).await {
-            Ok(()) => self.drop_former(at, former),
-            Err(error) => {
-                tracing::warn!(%at, error = &error as &dyn std::error::Error, "the last of a volume was not sent");
+    /// Sends those. Whether they came the other host says by its answer to `Land`.
+    pub(super) async fn send_last(&self, leaving: &Leaving<'_>, frozen: Vec<Frozen>) {
+        let sent = frozen.into_iter().map(|frozen| async {
+            let (at, former) = (frozen.at.clone(), frozen.since.clone());
+            match self.stream(leaving, frozen).await {
+                Ok(()) => self.drop_former(at, former),
+                Err(error) => {
+                    tracing::warn!(%at, error = &error as &dyn std::error::Error, "the last of a volume was not sent");
+                }
             }
-        }
+        });
+        join_all(sent).await;
     }
 
     /// Drops the snapshot that the other host had before the one that has just come.
@@ -252,22 +339,20 @@ impl Host {
         }
     }
 
-    async fn freeze(&self, leaving: &mut Leaving<'_>) -> Result<Option<Frozen>, HostError> {
-        let Some(volume) = &mut leaving.volume else {
-            return Ok(None);
-        };
+    async fn freeze(&self, volume: &mut LeavingVolume) -> Result<Frozen, HostError> {
         let at = VolumeAt {
             volume: volume.name.clone(),
             snapshot: format!("{SENT}{}", ForkId::random()),
         };
         self.freeze_volume(&at).await?;
         let since = volume.sent.replace(at.snapshot.clone());
-        Ok(Some(Frozen { at, since }))
+        let there = volume.there.clone();
+        Ok(Frozen { at, there, since })
     }
 
     /// Sends a snapshot, by what differs from one that is there.
     async fn stream(&self, leaving: &Leaving<'_>, frozen: Frozen) -> Result<(), HostError> {
-        let Frozen { at, since } = frozen;
+        let Frozen { at, there, since } = frozen;
         let failed = HostError::io("make", std::path::Path::new("a pair of sockets"));
         let pair = std::os::unix::net::UnixStream::pair().and_then(|(to, from)| {
             from.set_nonblocking(true)?;
@@ -276,9 +361,11 @@ impl Host {
         let (to, from) = pair.map_err(failed)?;
         let (blockd, sent) = (self.blockd.clone(), at.clone());
         let read = tokio::spawn(blocking(move || blockd.send(&sent, since, to)));
-        let answer = { leaving.peer() }
-            .volume(leaving.id, at.snapshot, from)
-            .await;
+        let sent = SentVolume {
+            volume: there,
+            snapshot: at.snapshot,
+        };
+        let answer = leaving.peer().volume(leaving.id, sent, from).await;
         // It is told of first: that host only sees that it was cut off.
         let read = read.await.map_err(|_| HostError::Closing)?;
         let answer = answer.map_err(|source| HostError::Peer {
@@ -297,147 +384,5 @@ impl Host {
             }
             (Ok(()), Err(error)) => Err(error),
         }
-    }
-
-    /// Begins the writer of a machine that will go on with a volume that comes.
-    pub(super) async fn open_arriving(
-        &self,
-        migration: ForkId,
-        volume: &VmName,
-    ) -> Result<VolumeUse, HostError> {
-        if self.arriving(migration)?.volume != *volume {
-            let why = format!("volume {volume} does not come by this migration");
-            return Err(HostError::Invalid(why));
-        }
-        let (blockd, name) = (self.blockd.clone(), volume.clone());
-        let epoch = blocking(move || blockd.open(&name)).await?;
-        Ok(VolumeUse::Written {
-            volume: volume.clone(),
-            epoch: Some(epoch),
-        })
-    }
-
-    /// Begins to take a snapshot of a volume that comes. Cancel-safe.
-    pub fn receive_volume(
-        &self,
-        migration: ForkId,
-        snapshot: String,
-    ) -> Result<IncomingVolume, HostError> {
-        let volume = self.arriving(migration)?.volume;
-        if !snapshot.starts_with(SENT) {
-            let why = format!("{snapshot:?} is no snapshot that is sent");
-            return Err(HostError::Invalid(why));
-        }
-        // Its writer, if a machine waits already.
-        let written = self
-            .store
-            .vms()?
-            .into_iter()
-            .find_map(|vm| match vm.volume {
-                Some(VolumeUse::Written { volume: it, epoch }) if it == volume => epoch,
-                _ => None,
-            });
-        let arrivals = &self.incoming.volumes;
-        arrivals.change(migration, |arrival| arrival.failed = false);
-        let (pieces, mut arriving) = mpsc::channel::<Bytes>(UNDER_WAY);
-        let (blockd, name) = (self.blockd.clone(), volume.clone());
-        let taken = tokio::spawn(blocking(move || {
-            blockd.receive(&name, written, |to| {
-                while let Some(piece) = arriving.blocking_recv() {
-                    to.write_all(&piece)?;
-                }
-                Ok(())
-            })
-        }));
-        Ok(IncomingVolume {
-            host: self.handle(),
-            migration,
-            volume,
-            snapshot,
-            pieces,
-            taken,
-        })
-    }
-
-    /// Waits until a snapshot of a volume has come.
-    pub(super) async fn volume_came(
-        &self,
-        migration: ForkId,
-        snapshot: &str,
-    ) -> Result<(), HostError> {
-        let volumes = &self.incoming.volumes;
-        // Patience begins now: memory may have taken long since the last snapshot.
-        volumes.change(migration, |_| ());
-        loop {
-            let mut came = std::pin::pin!(volumes.came.notified());
-            came.as_mut().enable();
-            let quiet = match lock(&volumes.arrivals).get(&migration) {
-                Some(arrival) if arrival.here.as_deref() == Some(snapshot) => return Ok(()),
-                Some(arrival) if !arrival.failed => arrival.heard.elapsed(),
-                Some(_) | None => self.options.patience,
-            };
-            if quiet >= self.options.patience {
-                let why = format!("snapshot {snapshot} of its volume did not come");
-                return Err(HostError::Invalid(why));
-            }
-            // Each piece that comes is progress, without a notification.
-            let _ = timeout(self.options.patience - quiet, came).await;
-        }
-    }
-
-    /// Gives a volume up of which nothing more is heard before a machine waits for it.
-    pub(crate) fn forget_volume_later(&self, migration: ForkId) {
-        let host = self.handle();
-        tokio::spawn(async move {
-            loop {
-                sleep(LOOK).await;
-                let Some(host) = host.upgrade() else { return };
-                let heard = match lock(&host.incoming.volumes.arrivals).get(&migration) {
-                    Some(arrival) => arrival.heard.elapsed(),
-                    None => return,
-                };
-                if heard > FORGOTTEN && !host.incoming.knows(migration) {
-                    tracing::warn!(%migration, "volume given up: nothing was heard of it");
-                    return host.give_up_volume(migration).await;
-                }
-            }
-        });
-    }
-}
-
-impl IncomingVolume {
-    /// Takes the next piece; false if no more is wanted. Cancel-safe.
-    pub async fn push(&self, piece: Bytes) -> bool {
-        if let Some(host) = self.host.upgrade() {
-            let volumes = &host.incoming.volumes;
-            volumes.change(self.migration, |_| ());
-        }
-        self.pieces.send(piece).await.is_ok()
-    }
-
-    /// Waits until all of it is durable here. If cancelled, it is all the same.
-    pub async fn finish(self) -> Result<PeerMigrated, HostError> {
-        let Self {
-            host,
-            migration,
-            volume,
-            snapshot,
-            pieces,
-            taken,
-        } = self;
-        drop(pieces);
-        let taken = taken.await.map_err(|_| HostError::Closing)?;
-        let host = host.upgrade().ok_or(HostError::Closing)?;
-        let volumes = &host.incoming.volumes;
-        let mut former = None;
-        volumes.change(migration, |arrival| match taken {
-            Ok(()) => former = arrival.here.replace(snapshot),
-            Err(_) => arrival.failed = true,
-        });
-        volumes.came.notify_waiters();
-        if let Some(snapshot) = former {
-            host.drop_sent(VolumeAt { volume, snapshot });
-        }
-        taken.map(|()| PeerMigrated::Here)
     }
 }

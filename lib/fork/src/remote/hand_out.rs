@@ -7,7 +7,7 @@ use super::{
     take::{page_run, run},
 };
 use crate::{
-    Host, HostError, accel_of,
+    Host, HostError,
     clone::{Asked, Origin},
     fork::micros,
     progress::Going,
@@ -193,7 +193,8 @@ impl Host {
                 memory: of.memory,
                 accel: of.accel.clone(),
                 page_reporting: self.options.page_reporting,
-                cpu: Some(self.engine.cpu(accel_of(&of.accel))?),
+                cpu: Some(self.cpu_of(&of.accel, of.cpu.as_ref())?),
+                is_baseline: of.cpu.is_some(),
             },
             devices: String::new(),
             memory,

@@ -409,6 +409,7 @@ pub(crate) fn received(handout: &Handout, devices: Vec<u8>) -> Result<Snapshot, 
                 vcpus: machine.vcpus,
                 memory: machine.memory,
                 accel: machine.accel.clone(),
+                cpu: machine.cpu.clone().filter(|_| machine.is_baseline),
                 secrets: parent.secrets.clone(),
                 // It is removed elsewhere.
                 forks: UnderWay::default(),

@@ -396,6 +396,7 @@ impl Opened<'_> {
                 vcpus: entry.vcpus,
                 memory: entry.memory,
                 accel: entry.accel.clone(),
+                cpu: None,
                 secrets: founders.secrets.clone(),
                 forks: UnderWay::default(),
             },

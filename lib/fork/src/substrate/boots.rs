@@ -28,11 +28,14 @@ const LETTERS: usize = 24;
 pub(crate) fn to_keep(request: &RunRequest) -> Option<RunRequest> {
     // A kernel of the user's own may change under its name.
     let usual = request.kernel.is_none() && request.volume.is_none() && request.data.is_empty();
+    // One that was kept has seen another CPU.
+    let usual = usual && request.cpu_baseline.is_empty();
     (!request.cold && usual).then(|| RunRequest {
         image: request.image.clone(),
         name: None,
         vcpus: request.vcpus,
-        memory_mib: request.memory_mib,
+        memory: request.wanted_memory(),
+        memory_mib: None,
         warm: 0,
         kernel: None,
         max_clones: None,
@@ -46,6 +49,7 @@ pub(crate) fn to_keep(request: &RunRequest) -> Option<RunRequest> {
         lifetime: None,
         idle: None,
         restart: forkyard_types::Restart::No,
+        cpu_baseline: Vec::new(),
     })
 }
 
@@ -251,7 +255,8 @@ impl Host {
             base.kernel.display().to_string(),
             base.initramfs.display().to_string(),
             request.vcpus.to_string(),
-            request.memory_mib.to_string(),
+            // In MiB, as names of boots had it from the beginning.
+            (request.wanted_memory().unwrap_or_default().0 >> 20).to_string(),
             accel.to_string(),
             options.guest_mitigations.to_string(),
             options.page_reporting.to_string(),

@@ -109,6 +109,10 @@ impl Host {
         vm.answering()?;
         Self::refuse_on_volume(&vm.record(), "it cannot be docked yet")?;
         Self::refuse_with_data(&vm.record(), "it cannot be docked yet")?;
+        if vm.record().cpu.is_some() {
+            let text = "its CPU is one that other hosts have, too: it cannot be docked yet";
+            return Err(HostError::Invalid(text.into()));
+        }
         if vm
             .record()
             .disk_image

@@ -11,7 +11,7 @@
 //! host has as well: the way back is what differs from that. What is recorded decides: a volume
 //! that no such record speaks of is at home.
 
-use super::{SENT, VolumeError, writer_of};
+use super::{SENT, VolumeError, is_private, writer_of};
 use crate::{Host, HostError, blocking::blocking};
 use forkyard_blockd::{Request, Writer};
 use forkyard_store::{VmRecord, VolumeCopy};
@@ -40,6 +40,7 @@ impl Host {
     }
 
     /// Keeps a name for a volume that is about to come. Answers which of its snapshots is here.
+    /// Ports of this host that the VM needs are looked at as well: before anything of it is sent.
     pub(crate) async fn expect_volume(&self, asked: PeerVolume) -> Result<PeerMigrated, HostError> {
         let PeerVolume {
             migration,
@@ -48,27 +49,31 @@ impl Host {
             sent,
             cpu,
             accel,
-            ..
+            publish,
         } = asked;
-        // Before any of it is sent.
         self.check_cpu(crate::accel_of(&accel), cpu.as_ref())?;
         let mut known = self.copy_of(&name)?;
         if let Some(copy) = &known
             && let Some(former) = copy.arriving
             && former != migration
             && copy.id.as_ref() == Some(&volume)
+            && (self.incoming.volumes.comes(former, &name)
+                || !is_private(&self.store.vms()?, &name))
         {
             // Its host moves one VM once at a time.
             self.end_former(former).await;
             known = self.copy_of(&name)?;
         }
+        // An earlier migration of it may have held them.
+        drop(self.network.take_ports(&publish)?);
         let (blockd, looked) = (self.blockd.clone(), name.clone());
         let found = match blocking(move || blockd.inspect(&looked)).await {
             Ok(status) => Some(status),
             Err(HostError::Volume(error)) if error.is_missing() => None,
             Err(error) => return Err(error),
         };
-        if writer_of(&self.store.vms()?, &name).is_some() {
+        let records = self.store.vms()?;
+        if writer_of(&records, &name).is_some() || is_private(&records, &name) {
             return Err(VolumeError::Taken { volume: name }.into());
         }
         let has_other = found.as_ref().is_some_and(|status| status.id != volume);
@@ -89,36 +94,50 @@ impl Host {
         let is_here = |name: &&String| here.iter().any(|it| it.name == **name);
         let since = sent.iter().rev().find(is_here).cloned();
         self.store.put_copy(&VolumeCopy {
-            volume: name,
+            volume: name.clone(),
             id: Some(volume),
             at: known.map_or_else(|| SOMEWHERE.to_owned(), |copy| copy.at),
             arriving: Some(migration),
             is_new,
         })?;
-        self.incoming.volumes.expect(migration, since.clone());
+        self.incoming
+            .volumes
+            .expect(migration, &name, since.clone());
         self.forget_volume_later(migration);
         Ok(PeerMigrated::Since(since))
     }
 
-    /// The copy that a migration brings.
-    pub(crate) fn arriving(&self, migration: ForkId) -> Result<VolumeCopy, HostError> {
-        let mut copies = self.store.copies()?.into_iter();
-        let arriving = copies.find(|copy| copy.arriving == Some(migration));
-        arriving.ok_or_else(|| HostError::Invalid("no volume comes by this migration".into()))
+    /// The copy of a volume that a migration brings.
+    pub(crate) fn arriving(
+        &self,
+        migration: ForkId,
+        volume: &VmName,
+    ) -> Result<VolumeCopy, HostError> {
+        let arriving = self.copy_of(volume)?;
+        let arriving = arriving.filter(|copy| copy.arriving == Some(migration));
+        arriving.ok_or_else(|| {
+            HostError::Invalid(format!("volume {volume} does not come by this migration"))
+        })
     }
 
-    /// A volume comes no more: what came of it goes, unless there was a copy before.
-    pub(crate) async fn give_up_volume(&self, migration: ForkId) {
+    /// Volumes come no more: what came of them goes, unless there was a copy before.
+    pub(crate) async fn give_up_volumes(&self, migration: ForkId) {
         self.incoming.volumes.forget(migration);
-        let Ok(copy) = self.arriving(migration) else {
-            return;
-        };
-        if let Err(error) = self.undo_arrival(copy).await {
-            tracing::warn!(%migration, error = &error as &dyn std::error::Error, "what came of a volume stays");
+        let copies = self.store.copies().unwrap_or_default();
+        let arriving = copies.into_iter();
+        for copy in arriving.filter(|copy| copy.arriving == Some(migration)) {
+            let volume = copy.volume.clone();
+            if let Err(error) = self.undo_arrival(copy).await {
+                tracing::warn!(%migration, %volume, error = &error as &dyn std::error::Error, "what came of a volume stays");
+            }
         }
     }
 
     async fn undo_arrival(&self, copy: VolumeCopy) -> Result<(), HostError> {
+        // It landed long ago.
+        if is_private(&self.store.vms()?, &copy.volume) {
+            return Ok(());
+        }
         if !copy.is_new {
             return Ok(self.store.put_copy(&VolumeCopy {
                 arriving: None,
@@ -145,25 +164,30 @@ impl Host {
         Ok(self.store.remove_copy(&copy.volume)?)
     }
 
-    /// A volume is at home here, with the VM that writes it: that is recorded, and survives a power
-    /// cut, before the other host is told and takes its own for a copy.
-    pub(crate) fn volume_landed(&self, volume: &VmName) -> Result<(), HostError> {
-        self.store.remove_copy(volume)?;
+    /// Volumes are at home here, with the VM that writes them: that is recorded, and survives a power
+    /// cut, before the other host is told and takes its own for copies. Those that are the VM's
+    /// alone stay recorded as arriving: what is left of them without a VM is removed.
+    pub(crate) fn volumes_landed(&self, record: &VmRecord) -> Result<(), HostError> {
+        let mut landed = travelling(record).peekable();
+        if landed.peek().is_none() {
+            return Ok(());
+        }
+        landed.try_for_each(|volume| self.store.remove_copy(volume))?;
         Ok(self.store.flush()?)
     }
 
-    /// A volume is at home elsewhere from now on, with its VM.
-    pub(crate) fn volume_left(&self, record: &VmRecord, at: &str) -> Result<(), HostError> {
-        let Some(VolumeUse::Written { volume, .. }) = &record.volume else {
-            return Ok(());
-        };
-        Ok(self.store.put_copy(&VolumeCopy {
-            volume: volume.clone(),
-            id: None,
-            at: at.to_owned(),
-            arriving: None,
-            is_new: false,
-        })?)
+    /// Volumes are at home elsewhere from now on, with their VM.
+    pub(crate) fn volumes_left(&self, record: &VmRecord, at: &str) -> Result<(), HostError> {
+        travelling(record).try_for_each(|volume| {
+            self.store.put_copy(&VolumeCopy {
+                volume: volume.clone(),
+                id: None,
+                at: at.to_owned(),
+                arriving: None,
+                is_new: false,
+            })
+        })?;
+        Ok(())
     }
 
     /// Settles volumes that were on their way here when a daemon ended: nothing comes of a
@@ -171,6 +195,9 @@ impl Host {
     pub(super) async fn settle_copies(&self, records: &[VmRecord]) -> Result<(), HostError> {
         for copy in self.store.copies()? {
             if copy.arriving.is_none() {
+                continue;
+            }
+            if is_private(records, &copy.volume) {
                 continue;
             }
             // A VM has it, though it may have stopped.
@@ -195,4 +222,17 @@ impl Host {
             }
         });
     }
+}
+
+/// Volumes of a user's that are at home where this VM is.
+fn travelling(record: &VmRecord) -> impl Iterator<Item = &VmName> {
+    let root = match &record.volume {
+        Some(VolumeUse::Written { volume, .. }) => Some(volume),
+        Some(VolumeUse::Below(_)) | None => None,
+    };
+    let data = record.data.iter().filter_map(|disk| {
+        let (volume, _) = disk.written()?;
+        (!disk.is_private(volume)).then_some(volume)
+    });
+    root.into_iter().chain(data)
 }

@@ -10,6 +10,9 @@
 //! but a snapshot freezes it. A branch is named after the VM that writes it. It stays as long as a
 //! record lies over a snapshot of it, and snapshots that forks made as long as a record names them.
 //!
+//! A VM that moves takes a branch along as all that it reads as, and what it shares as a copy: over there
+//! either is a volume of its own, under the name of a branch, and ends as one.
+//!
 //! | dies | then |
 //! |---|---|
 //! | the daemon before a shell's record is written | there is no branch of it yet |
@@ -72,15 +75,11 @@ pub(crate) fn frozen(record: &VmRecord, memory: ImageId) -> Vec<DataDisk> {
 pub(crate) fn branched(frozen: &[DataDisk], clone: VmId) -> Result<Vec<DataDisk>, HostError> {
     let branched = frozen.iter().map(|disk| {
         let role = match &disk.role {
-            DataRole::Frozen { over } => {
-                let name = format!("{BRANCH}{clone}-{}", disk.name);
-                let wrong = |_| HostError::Invalid(format!("{name} is no name of a volume"));
-                DataRole::Written {
-                    volume: name.parse().map_err(wrong)?,
-                    epoch: None,
-                    over: over.clone(),
-                }
-            }
+            DataRole::Frozen { over } => DataRole::Written {
+                volume: private_name(clone, &disk.name)?,
+                epoch: None,
+                over: over.clone(),
+            },
             role @ (DataRole::Written { .. } | DataRole::Shared { .. }) => role.clone(),
         };
         Ok(DataDisk {
@@ -89,6 +88,13 @@ pub(crate) fn branched(frozen: &[DataDisk], clone: VmId) -> Result<Vec<DataDisk>
         })
     });
     branched.collect()
+}
+
+/// Name of a volume that is a VM's alone.
+pub(crate) fn private_name(vm: VmId, disk: &VmName) -> Result<VmName, HostError> {
+    let name = format!("{BRANCH}{vm}-{disk}");
+    let wrong = |_| HostError::Invalid(format!("{name} is no name of a volume"));
+    name.parse().map_err(wrong)
 }
 
 impl Host {
@@ -270,28 +276,37 @@ impl Host {
     /// record that they were of has gone.
     pub(crate) async fn drop_data(&self, data: &[DataDisk]) {
         for disk in data {
-            if let Some(branch) = disk.branch() {
-                self.drop_branch(branch).await;
+            if let Some(own) = disk.own() {
+                self.drop_branch(own).await;
             }
-            let below = disk.below();
-            for (number, at) in below.iter().enumerate() {
+            for at in disk.below() {
                 self.drop_unused(at).await;
-                // The last is of a user's volume.
-                if number + 1 < below.len() {
+                if disk.is_private(&at.volume) {
                     self.drop_branch(&at.volume).await;
                 }
             }
         }
     }
 
-    /// Removes a branch that no record names.
+    /// Drops it in the background.
+    pub(crate) fn drop_data_later(&self, data: Vec<DataDisk>) {
+        let host = self.handle();
+        tokio::spawn(async move {
+            if let Some(host) = host.upgrade() {
+                host.drop_data(&data).await;
+            }
+        });
+    }
+
+    /// Removes a branch that no record names, or the volume that a clone brought here.
     async fn drop_branch(&self, branch: &VmName) {
         let dropped = async {
             if self.store.vms()?.iter().any(|it| uses(it, branch)) {
                 return Ok(());
             }
-            let (blockd, branch) = (self.blockd.clone(), branch.clone());
-            blocking(move || remove_branch(&blockd, &branch).map_err(HostError::from)).await
+            let (blockd, removed) = (self.blockd.clone(), branch.clone());
+            blocking(move || remove_branch(&blockd, &removed).map_err(HostError::from)).await?;
+            Ok::<_, HostError>(self.store.remove_copy(branch)?)
         };
         if let Err(error) = dropped.await {
             tracing::warn!(%branch, error = &error as &dyn std::error::Error, "branch kept");

@@ -84,12 +84,17 @@ impl Host {
         // Read after what they are to speak of.
         let records = self.store.vms()?;
         let mut left = Vec::new();
-        for (name, status) in &seen {
+        let copies = self.store.copies()?;
+        let comes = |name: &VmName| {
+            let mut copies = copies.iter();
+            copies.any(|copy| copy.volume == *name && copy.arriving.is_some())
+        };
+        for (name, status) in seen.iter().filter(|(name, _)| !comes(name)) {
             look(&mut left, (name, status), &records);
         }
         // Before what they lie over.
         left.sort_by_key(|it| !matches!(it, LeftVolume::Branch(_)));
-        for copy in self.store.copies()? {
+        for copy in copies {
             let is_here = self.folders.volumes().join(copy.volume.as_str()).is_dir();
             if copy.arriving.is_none() && !is_here {
                 left.push(LeftVolume::Copy(copy.volume));

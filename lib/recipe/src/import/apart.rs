@@ -132,16 +132,22 @@ fn cause(error: &ImportError) -> Cause {
     match error {
         ImportError::Incoming { .. } => Cause::Incoming,
         ImportError::Archive(_) => Cause::Archive,
-        _ => Cause::Host,
+        ImportError::Taken { .. }
+        | ImportError::Cancelled
+        | ImportError::Disk(_)
+        | ImportError::Registry { .. }
+        | ImportError::Dockerfile { .. }
+        | ImportError::Build(_) => Cause::Host,
     }
 }
 
 /// An error and all that led to it, in one line.
 fn with_sources(error: &ImportError) -> String {
     // The daemon says that itself.
-    let first: &dyn std::error::Error = match error {
-        ImportError::Incoming { source } => source,
-        other => other,
+    let first: &dyn std::error::Error = if let ImportError::Incoming { source } = error {
+        source
+    } else {
+        error
     };
     let mut said = first.to_string();
     let mut next = first.source();

@@ -108,6 +108,7 @@ impl Site {
             vcpus: NonZeroU8::new(2).expect("two"),
             memory: self.size,
             accel: Accel::Tcg,
+            withheld: Vec::new(),
             disk: Some(RootDisk::Slice(disk.to_owned())),
             data: Vec::new(),
             volumes: None,

@@ -96,7 +96,8 @@ def forkyard_warm(pytestconfig: pytest.Config) -> Warm:
     def warm(image: str | None = None, warm_up: WarmUp | None = None, **options: Any) -> Vm:
         if image is None:
             image = str(pytestconfig.getini("forkyard_image"))
-            options.setdefault("memory_mib", _number(pytestconfig, "forkyard_memory"))
+            if "memory_mib" not in options:
+                options.setdefault("memory", _number(pytestconfig, "forkyard_memory") << 20)
         try:
             return pytestconfig.stash[_FLEET].warm(image, warm_up, options)
         except (ForkyardError, CommandFailed) as error:

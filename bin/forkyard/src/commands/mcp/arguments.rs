@@ -4,6 +4,7 @@
 //! argument's name and what is wanted. Schemas are plain JSON Schema 2020-12: clients
 //! refuse or complain of formats, types and references that they do not know.
 
+use forkyard_types::plainly;
 use rmcp::{
     ErrorData,
     handler::server::{common::FromContextPart, tool::ToolCallContext},
@@ -31,13 +32,7 @@ impl<S, T: DeserializeOwned> FromContextPart<ToolCallContext<'_, S>> for Paramet
 
 /// Reads arguments; an error names the argument that is wrong.
 fn read<T: DeserializeOwned>(said: Value) -> Result<T, String> {
-    serde_path_to_error::deserialize(said).map_err(|error| {
-        let path = error.path().to_string();
-        match path.as_str() {
-            "." => error.inner().to_string(),
-            _ => format!("{path}: {}", error.inner()),
-        }
-    })
+    serde_path_to_error::deserialize(said).map_err(|error| plainly(&error.to_string()))
 }
 
 impl<T: JsonSchema> JsonSchema for Parameters<T> {
@@ -194,6 +189,6 @@ mod tests {
         let error = read::<Exec>(json!({ "vm": "p", "argv": [7] })).expect_err("no word");
         assert!(error.starts_with("argv[0]: "), "{error}");
         let error = read::<Exec>(json!({ "vm": "p" })).expect_err("no command");
-        assert_eq!(error, "missing field `argv`");
+        assert_eq!(error, "`argv` is missing");
     }
 }

@@ -8,14 +8,10 @@ use super::{
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
 use forkyard_client::{Client, ClientError, UploadError, of_files};
-use forkyard_types::{
-    ApiError, ErrorKind, ExecEvent, ExecRequest, ExecTimedOut, ExitStatus, FilesWritten,
-};
+use forkyard_types::{ApiError, ErrorKind, ExecEvent, ExecTimedOut, ExitStatus, FilesWritten};
 use serde::Serialize;
 use serde_json::json;
 
-/// Seconds a command may take, unless it is given more.
-const SECONDS: u32 = 60;
 /// Bytes read of a file, unless more are wanted.
 const BYTES: u64 = 64 << 10;
 
@@ -41,6 +37,26 @@ pub enum GuestError {
     /// The command could not be started.
     #[error("{0}")]
     NotStarted(String),
+    /// None of that number, or it is forgotten.
+    #[error("{vm} has no command {pid} in the background (`sessions` lists them)")]
+    NoSession {
+        /// The VM.
+        vm: String,
+        /// What was asked for.
+        pid: u32,
+    },
+    /// The command has ended.
+    #[error("command {pid} has ended, and reads nothing any more")]
+    Ended {
+        /// Its process id.
+        pid: u32,
+    },
+    /// The command reads nothing.
+    #[error("{left} bytes of the input are not read: the command does not read now")]
+    NotRead {
+        /// Bytes that wait, or are given up.
+        left: usize,
+    },
     /// Not base64.
     #[error("not base64")]
     Base64(#[from] base64::DecodeError),
@@ -56,17 +72,9 @@ pub struct Ran {
 
 /// Runs a command. Dropped halfway, it is hung up on.
 pub async fn exec(client: &Client, words: Exec, said: &Said) -> Result<Ran, GuestError> {
-    let request = ExecRequest {
-        argv: words.argv,
-        env: words.env.unwrap_or_default().into_iter().collect(),
-        workdir: words.cwd,
-        user: words.user,
-        stdin: words.stdin.map(|text| BASE64_STANDARD.encode(text)),
-        timeout_s: Some(words.timeout_s.map_or(SECONDS, |it| it.as_a())),
-        ..ExecRequest::default()
-    };
+    let vm = words.vm.clone();
     let (mut stdout, mut stderr) = (Bounded::default(), Bounded::default());
-    let mut events = client.exec(&words.vm, &request).await?;
+    let mut events = client.exec(&vm, &words.bounded_request()).await?;
     loop {
         match events.next().await?.ok_or(GuestError::Broke)? {
             ExecEvent::Stdout(data) => stdout.push(&said.heard(BASE64_STANDARD.decode(data)?)),
@@ -171,7 +179,7 @@ pub async fn write_file(client: &Client, words: Write) -> Result<serde_json::Val
     let size = Some(content.len() as u64);
     let sent = client.upload::<FilesWritten>(&to, size, content.as_slice(), |_| {});
     match sent.await {
-        Ok(_) => Ok(json!({ "path": words.path, "bytes": content.len() })),
+        Ok(written) => Ok(json!({ "path": words.path, "bytes": written.bytes })),
         Err(UploadError::Client(error)) => Err(error.into()),
         Err(_) => Err(GuestError::Broke),
     }

@@ -181,6 +181,10 @@ fn every_tool_is_described_in_plain_json_schema() {
         "read_file",
         "rm",
         "run",
+        "session_end",
+        "session_read",
+        "session_write",
+        "sessions",
         "start",
         "write_file",
     ];
@@ -234,6 +238,33 @@ async fn command_ends_when_its_call_is_cancelled() {
 }
 
 #[tokio::test]
+async fn command_in_the_background_ends_if_its_call_was_cancelled() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("api.sock");
+    let mut requests = daemon(&socket);
+    let mut session = Session::new(&socket).await;
+    let arguments = json!({ "vm": "p", "argv": ["sleep", "1234"], "background": true });
+    let params = json!({ "name": "exec", "arguments": arguments });
+    session.ask(1, "tools/call", params).await;
+    let (request, mut stream) = asked(&mut requests).await;
+    assert!(request.contains("\"keep\":true"), "{request}");
+    session.cancel(1).await;
+    // Notifications are in order: what is answered afterwards was cancelled before.
+    session.call(2, "run", json!({ "vcpus": 1 })).await;
+    event(&mut stream, STREAM, &json!({ "started": { "pid": 7 } })).await;
+    let (request, mut stream) = asked(&mut requests).await;
+    assert!(
+        request.starts_with("delete /v1/vms/p/sessions/7 "),
+        "{request}"
+    );
+    answer(&mut stream, &Value::Null).await;
+    // One that was not cancelled goes on; time is no argument of it.
+    let arguments = json!({ "vm": "p", "argv": ["true"], "background": true, "timeout_s": 5 });
+    let (text, failed) = session.call(3, "exec", arguments).await;
+    assert!(failed && text.contains("session_end"), "{text}");
+}
+
+#[tokio::test]
 async fn what_a_cancelled_call_made_is_removed() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("api.sock");
@@ -282,14 +313,14 @@ async fn long_call_tells_how_far_it_is_to_a_caller_that_asked() {
     )
     .await;
     let mut last = 0.0;
-    for _ in 0..2 {
+    for wanted in ["cc main.c\n", "1 s", "2 s"] {
         let is_progress = |message: &Value| message["method"] == "notifications/progress";
         let told = session.until(is_progress).await;
         assert_eq!(told["params"]["progressToken"], "t");
         let progress = told["params"]["progress"].as_f64().expect("a number");
         assert!(progress > last, "{told}");
         let message = told["params"]["message"].as_str().unwrap_or_default();
-        assert!(message.ends_with("cc main.c"), "{told}");
+        assert_eq!(message, wanted, "what was written is told once");
         last = progress;
     }
     event(&mut stream, "", &json!({ "exit": { "code": 0 } })).await;
@@ -319,7 +350,7 @@ async fn numbers_are_taken_as_models_say_them_or_refused_with_what_is_wanted() {
     let wanted = "timeout_s: wanted a whole number from 1 to 600, not \"soon\"";
     assert_eq!((text.as_str(), failed), (wanted, true));
     let (text, failed) = session.call(5, "exec", json!({ "vm": "p" })).await;
-    assert_eq!((text.as_str(), failed), ("missing field `argv`", true));
+    assert_eq!((text.as_str(), failed), ("`argv` is missing", true));
 }
 
 #[tokio::test]
