@@ -39,7 +39,7 @@ bench-migrate: setup
 test-ts: build
 	sdk/typescript/test/run
 
-# Opt-in: three minutes, and thirty packages of PyPI.
+# Opt-in: a minute or two, and thirty packages of PyPI.
 test-api: build
 	scripts/test-api
 

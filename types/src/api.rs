@@ -125,10 +125,10 @@ pub struct RunRequest {
     /// Time it is wanted; until it is removed if absent.
     #[serde(default)]
     pub lifetime: Option<Lifetime>,
-    /// What becomes of it if it is not used; it runs on if absent.
+    /// Action if it is not used; it runs on if absent.
     #[serde(default)]
     pub idle: Option<Idle>,
-    /// Whether it is started again if it ends by itself: `no`, `always`, `on-failure`, `on-failure:N`.
+    /// Tells whether it is started again if it ends by itself: `no`, `always`, `on-failure`, `on-failure:N`.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub restart: Restart,
@@ -218,13 +218,13 @@ pub struct VmView {
     /// When it is wanted no more; none: it is until it is removed.
     #[serde(default)]
     pub ends: Option<Ends>,
-    /// What becomes of it if it is not used; none: it runs on.
+    /// Action if it is not used; none: it runs on.
     #[serde(default)]
     pub idle: Option<Idle>,
-    /// It was paused or stopped for it was not used, and is woken by its next use.
+    /// True if it was paused or stopped for it was not used, and is woken by its next use.
     #[serde(default)]
     pub asleep: bool,
-    /// Whether it is started again if it ends by itself: `no`, `always`, `on-failure`, `on-failure:N`.
+    /// Tells whether it is started again if it ends by itself: `no`, `always`, `on-failure`, `on-failure:N`.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub restart: Restart,

@@ -139,7 +139,7 @@ pub struct PeerCpu {
 pub struct PeerKept {
     /// The VM.
     pub vm: VmId,
-    /// Its images.
+    /// Images of the VM.
     pub images: Vec<ImageId>,
 }
 
@@ -150,7 +150,7 @@ pub struct PeerKept {
 pub struct PeerVolume {
     /// The migration.
     pub migration: ForkId,
-    /// Its name there.
+    /// Name there.
     pub name: VmName,
     /// Identity of the volume, the same on every host: 32 hexadecimal digits.
     pub volume: String,
@@ -190,7 +190,7 @@ pub struct PeerPrepare {
     /// Images of that which come by what they differ in from one that is there.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub over: Vec<Delta>,
-    /// What else it is, apart from that.
+    /// Properties of the VM, apart from that.
     pub vm: HandoutVm,
     /// Final id of its memory.
     pub memory: ImageId,
@@ -199,7 +199,7 @@ pub struct PeerPrepare {
     /// The volume that is its disk, a snapshot of which has come.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub volume: Option<VmName>,
-    /// Its other disks, of which a snapshot has come each.
+    /// Other disks of the VM, of which a snapshot has come each.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub data: Vec<PeerDisk>,
 }
@@ -242,7 +242,7 @@ pub struct HandoutVm {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schema(value_type = Vec<String>))]
     pub publish: Vec<Publish>,
-    /// Its user wants it to stand still.
+    /// True if its user wants it to stand still.
     #[serde(default)]
     pub is_paused: bool,
 }
@@ -318,7 +318,7 @@ pub enum PeerMigrated {
     Cpu(GuestCpu),
     /// Those images of the VM are here, and stay for a while.
     Kept(Vec<ImageId>),
-    /// It goes on here.
+    /// Goes on here.
     Landed(Box<Landed>),
     /// The VM does not go on here, and never will.
     Ended,

@@ -16,7 +16,7 @@ pub struct NetworkPolicy {
     /// All that may be reached, networks and host names; if empty, whatever is no private network.
     #[cfg_attr(feature = "schema", schema(value_type = Vec<String>))]
     pub allow: Vec<Destination>,
-    /// What may not be reached, even if it is allowed: names are asked of no resolver there, either.
+    /// Destinations that may not be reached, even if it is allowed: names are asked of no resolver there, either.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schema(value_type = Vec<String>))]
     pub deny: Vec<Allow>,
@@ -40,12 +40,12 @@ impl NetworkPolicy {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct EgressRequest {
-    /// Whether there is a way out.
+    /// Way out, if any.
     pub out: WayOut,
     /// All that may be reached, networks and host names; if empty, whatever is no private network.
     #[cfg_attr(feature = "schema", schema(value_type = Vec<String>, max_items = 256))]
     pub allow: Vec<Destination>,
-    /// What may not be reached, even if it is allowed.
+    /// Destinations that may not be reached, even if it is allowed.
     #[cfg_attr(feature = "schema", schema(value_type = Vec<String>, max_items = 256))]
     pub deny: Vec<Allow>,
 }

@@ -304,7 +304,7 @@ pub struct HandoutMachine {
     /// CPU that it was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<GuestCpu>,
-    /// It is to have no more than that wherever it goes.
+    /// Limits it to no more than that wherever it goes.
     #[serde(default)]
     pub is_baseline: bool,
 }

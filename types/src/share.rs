@@ -55,7 +55,7 @@ pub struct ShareView {
 pub struct ShareGrant {
     /// The token, as it will be listed.
     pub share: ShareView,
-    /// What a client of the gateway shows.
+    /// Token that a client of the gateway shows.
     pub token: String,
 }
 
@@ -64,11 +64,11 @@ pub struct ShareGrant {
 pub struct ShareToken<'a> {
     /// The VM.
     pub vm: VmId,
-    /// Its port.
+    /// Port of the VM.
     pub port: GuestPort,
     /// The token's id.
     pub id: ShareId,
-    /// What makes it a token.
+    /// Secret part of the token.
     pub secret: &'a str,
 }
 

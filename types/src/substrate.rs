@@ -1,6 +1,6 @@
 //! Substrates: VMs that are kept small, to be woken as independent ones.
 
-use crate::{ByteCount, CloneResult, ImageId, Labels, Lifetime, NetworkPolicy, VmName};
+use crate::{ByteCount, CloneResult, Idle, ImageId, Labels, Lifetime, NetworkPolicy, VmName};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -212,6 +212,9 @@ pub struct ActivateRequest {
     /// Time for which they are wanted; until they are removed if absent.
     #[serde(default)]
     pub lifetime: Option<Lifetime>,
+    /// Action on each that is not used for a time; it runs on if absent.
+    #[serde(default)]
+    pub idle: Option<Idle>,
 }
 
 fn one() -> u16 {

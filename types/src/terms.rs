@@ -59,7 +59,7 @@ pub struct Idle {
     /// Seconds without use.
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 315_360_000))]
     pub after_s: u32,
-    /// What becomes of it then; `pause` if absent.
+    /// Action then; `pause` if absent.
     #[serde(default = "pause")]
     pub action: AtEnd,
 }
@@ -68,11 +68,11 @@ fn pause() -> AtEnd {
     AtEnd::Pause
 }
 
-/// Whether a VM that ended by itself is started again.
+/// Says whether a VM that ended by itself is started again.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub enum Restart {
-    /// It is not.
+    /// Never.
     #[default]
     No,
     /// However it ended, unless it was stopped.
@@ -192,17 +192,17 @@ pub struct Terms {
     /// When it is wanted no more; none: it is until it is removed.
     #[serde(default)]
     pub ends: Option<Ends>,
-    /// What becomes of it if it is not used; none: it runs on.
+    /// Action if it is not used; none: it runs on.
     #[serde(default)]
     pub idle: Option<Idle>,
-    /// It was paused or stopped for it was not used, and is woken by its next use.
+    /// True if it was paused or stopped for it was not used, and is woken by its next use.
     #[serde(default)]
     pub asleep: bool,
-    /// Whether it is started again if it ends by itself. Clones are not.
+    /// Tells whether it is started again if it ends by itself. Clones are not.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub restart: Restart,
-    /// Its starts of that kind.
+    /// Starts of that kind.
     #[serde(default)]
     pub restarts: Restarts,
     /// Tokens that were given out for its ports. Clones have none.

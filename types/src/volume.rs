@@ -193,7 +193,7 @@ impl DataDisk {
         }
     }
 
-    /// Whether a volume of this disk is the family's alone, and ends with the last record that
+    /// Tells whether a volume of this disk is the family's alone, and ends with the last record that
     /// lies over it.
     pub fn is_private(&self, volume: &VmName) -> bool {
         *volume != self.name

@@ -181,7 +181,7 @@ fn short(value: &str) -> String {
     }
 }
 
-/// What there is instead, in brackets.
+/// Alternatives, in brackets.
 fn listed(known: &str) -> String {
     match known.strip_prefix("expected ") {
         Some(known) => format!(" (wanted {})", choice(known)),

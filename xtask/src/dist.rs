@@ -37,7 +37,7 @@ pub enum Profile {
 }
 
 impl Profile {
-    /// Its name, which is that of its folder below `target/`, too.
+    /// Name of the profile, which is that of its folder below `target/`, too.
     pub fn name(self) -> &'static str {
         match self {
             Self::Release => "release",
@@ -66,7 +66,7 @@ const HOSTS: [(&str, &str); 8] = [
     ("forkyard-unpack", "bin/forkyard-unpack"),
 ];
 
-/// What guests are given, from `target/`, and its place likewise.
+/// Programs that guests are given, from `target/`, and its place likewise.
 const GUESTS: [(&str, &str); 6] = [
     (
         "guest/libforkyard_track.so",
@@ -104,7 +104,7 @@ const FAKE: [(&str, &str); 6] = [
     ("forkyard-gateway", "bin/forkyard-gateway"),
 ];
 
-/// What is written, from the tree, and its place in what is laid out.
+/// Files that are written, from the tree, and its place in what is laid out.
 const WRITTEN: [(&str, &str); 5] = [
     (header::PLACE, "share/forkyard/guest/include/forkyard.h"),
     (

@@ -1,4 +1,4 @@
-//! What a gateway counts, in the words of Prometheus. The names are an interface: they are listed in
+//! Counts of a gateway, in the words of Prometheus. The names are an interface: they are listed in
 //! docs/ports.md. Told at an address of its own, for its clients are strangers.
 
 use crate::reply::body;

@@ -175,7 +175,7 @@ impl Gateway {
                 match self.given_out(shown, until).await? {
                     Some(allowed) => allowed,
                     None => {
-                        let why = format!("{why}: ask who gave it to you for another");
+                        let why = format!("{why}: ask its issuer for another");
                         return Err(unauthorized(&why));
                     }
                 }

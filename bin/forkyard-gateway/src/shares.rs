@@ -100,7 +100,7 @@ fn allowed(token: &str, parts: &ShareToken<'_>, all: &[ShareView], now: u64) -> 
     // Compared in constant time.
     let is_it = blake3::hash(token.as_bytes()) == known;
     let holds = is_it && share.port == parts.port && now < share.expires;
-    holds.then(|| Share {
+    holds.then_some(Share {
         vm: parts.vm,
         port: share.port,
         expires: share.expires,

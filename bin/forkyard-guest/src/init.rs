@@ -65,6 +65,7 @@ fn boot() -> Outcome<Infallible> {
     for (kind, place) in [("proc", "/proc"), ("sysfs", "/sys"), ("devtmpfs", "/dev")] {
         mount_at(kind, Path::new(place))?;
     }
+    mount_shared_memory()?;
     let cmdline =
         fs::read_to_string("/proc/cmdline").map_err(doing("read the kernel's command line"))?;
     let option = |name: &str| {
@@ -108,6 +109,21 @@ fn boot() -> Outcome<Infallible> {
 fn mount_at(kind: &str, place: &Path) -> Outcome {
     fs::create_dir_all(place).map_err(doing(format!("create {}", place.display())))?;
     mount_with(kind, place, "")
+}
+
+/// Mounts what shm_open(3) takes. Small inits do not, and the others leave one that is there alone.
+fn mount_shared_memory() -> Outcome {
+    let place = "/dev/shm";
+    fs::create_dir_all(place).map_err(doing(format!("create {place}")))?;
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    mount(
+        Some("tmpfs"),
+        place,
+        Some("tmpfs"),
+        flags,
+        Some("mode=1777"),
+    )
+    .map_err(doing(format!("mount {place}")))
 }
 
 /// Mounts a file system on a folder that is there.

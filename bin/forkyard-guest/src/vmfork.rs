@@ -17,18 +17,21 @@ use std::{
     fmt::Display,
     path::{Path, PathBuf},
     process::ExitCode,
+    time::Duration,
 };
 
 const HELP: &str = "\
 vmfork: fork this virtual machine
 
-  vmfork run [-n N] [--hierarchical] [--no-prefix] [--out DIR] -- COMMAND [ARG...]
+  vmfork run [-n N] [--hierarchical] [--timeout SECONDS] [--no-prefix] [--out DIR]
+             -- COMMAND [ARG...]
       Clones this VM N times (1 if not said), runs COMMAND in each clone with
       FORKYARD_ID (1 to N) and FORKYARD_COUNT set, prints what they write as
       `[ID] line`, joins, and exits with the first code that is not 0.
       If it is interrupted or killed, its clones end.
       --hierarchical: runs COMMAND N times in as few clones as have so many
       vCPUs, one a vCPU; numbers are the commands'.
+      --timeout: a COMMAND that takes longer is killed; its code is 124.
       --out DIR: what COMMAND puts into the folder $FORKYARD_OUT comes home to
       DIR/ID.
       Example: vmfork run -n 4 -- sh -c 'echo part $FORKYARD_ID of $FORKYARD_COUNT'
@@ -40,7 +43,7 @@ vmfork: fork this virtual machine
       when they have done one. Output comes in the order of the items; the exit
       code is that of the first item that failed: 124 took longer than
       --timeout, 125 its clone was lost. --retry: items that fail are done
-      again so often. --out DIR: $FORKYARD_OUT of an item comes home to DIR/NUMBER.
+      again so often. On a terminal a line tells how far it is. --out DIR: $FORKYARD_OUT of an item comes home to DIR/NUMBER.
       Example: ls *.fasta | vmfork map -n 8 --retry 1 -- clustalw {}
 
   vmfork mpirun [-n N] [--least M] [OPTION...] PROGRAM [ARG...]
@@ -221,6 +224,15 @@ fn number<N: std::str::FromStr<Err: Display>>(word: &str) -> Result<N, Failure> 
         .map_err(|error| Failure::Usage(format!("{word}: {error}")))
 }
 
+/// Reads a limit of time.
+fn seconds(word: &str) -> Result<Duration, Failure> {
+    let seconds: f64 = number(word)?;
+    Duration::try_from_secs_f64(seconds)
+        .ok()
+        .filter(|time| !time.is_zero())
+        .ok_or_else(|| Failure::Usage(format!("--timeout {word}: no such time, in seconds")))
+}
+
 fn ticket(word: &str) -> Result<TicketId, Failure> {
     number(word)
 }
@@ -259,6 +271,7 @@ mod tests {
             "run -n",
             "run -n x -- true",
             "run -n 0 -- true",
+            "run --timeout soon -- true",
             "map",
             "map -n 0 -- wc ::: a",
             "map --timeout 0 -- wc ::: a",
@@ -272,6 +285,18 @@ mod tests {
                 matches!(dispatch(&words(line)), Err(Failure::Usage(_))),
                 "{line}"
             );
+        }
+    }
+
+    #[test]
+    fn the_manual_page_has_every_command_and_option_of_the_help() {
+        let page = include_str!("../../../packaging/vmfork.1").replace("\\-", "-");
+        let wanted = HELP.lines().filter(|line| line.starts_with("  vmfork "));
+        let commands = wanted.filter_map(|line| line.split_whitespace().nth(1));
+        let options = HELP.split(|letter: char| !letter.is_ascii_lowercase() && letter != '-');
+        for word in commands.chain(options.filter(|word| word.starts_with("--") && word.len() > 2))
+        {
+            assert!(page.contains(word), "{word}");
         }
     }
 

@@ -272,7 +272,7 @@ pub enum Command {
     /// Tokens with which clients of a gateway reach ports of VMs: give out, list, take back.
     #[command(subcommand)]
     Share(Share),
-    /// Tokens for those who use the API over the network: create, list, remove.
+    /// Tokens for users of the API over the network: create, list, remove.
     #[command(subcommand)]
     Token(Token),
     /// Serve the Model Context Protocol on standard input and output, so that
@@ -408,7 +408,7 @@ pub struct Run {
     /// Life.
     #[command(flatten)]
     pub life: Life,
-    /// What it may do on the network.
+    /// Rights on the network.
     #[command(flatten)]
     pub network: Network,
 }

@@ -290,7 +290,7 @@ pub fn life(vm: &VmView) {
     }
 }
 
-/// What a family may do on the network, in the words of `run`.
+/// Describes a family's rights on the network, in the words of `run`.
 pub fn network(policy: &NetworkPolicy) -> String {
     let mut words = vec![word(&policy.out)];
     words.extend(policy.allow.iter().map(|allow| format!("allow {allow}")));

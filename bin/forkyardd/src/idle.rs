@@ -18,7 +18,7 @@ use tokio::{
 const QUIET: Duration = Duration::from_secs(2);
 /// Idle time once the last VM has gone: long enough for a command that has found
 /// the daemon running to make its request.
-const BRIEF: Duration = Duration::from_millis(200);
+const BRIEF: Duration = Duration::from_millis(500);
 /// Shortest time between two looks.
 const LOOK: Duration = Duration::from_millis(50);
 /// Longest time between two looks: no event tells of clones on other hosts.

@@ -31,17 +31,27 @@ fn backing(vm: &VmInspect) -> Option<String> {
     told["backing-filename"].as_str().map(str::to_owned)
 }
 
-/// Writes to a VM's slice, or reads there, as its guest would.
+/// Writes to a VM's slice as its guest would, or reads in its lowest one.
 fn io(vm: &VmInspect, words: &str) {
-    let slice = &vm.disk[0].path;
+    let reads = words.starts_with("read");
+    let slice = match reads {
+        true => vm.disk.last(),
+        false => vm.disk.first(),
+    };
+    // Without what it lies over, which is not needed for this: only the daemon sees that.
+    let alone = serde_json::json!({
+        "driver": "qcow2",
+        "backing": null,
+        "file": {"driver": "file", "filename": slice.expect("a disk").path},
+    });
     // What is read may be copied at the moment.
-    let how: &[&str] = match words.starts_with("read") {
+    let how: &[&str] = match reads {
         true => &["-U", "-r"],
         false => &[],
     };
     let done = Command::new("qemu-io")
         .args(how)
-        .args(["-c", words, slice])
+        .args(["-c", words, &format!("json:{alone}")])
         .output()
         .expect("installed");
     let said = String::from_utf8_lossy(&done.stdout).into_owned();

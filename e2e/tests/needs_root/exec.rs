@@ -93,13 +93,6 @@ subprocess.run(["forkyard", "sessions", "kill", "p", session], check=True)
 eventually("end of what a session left", lambda: left() == "")
 # A control group goes with its command.
 groups = "ls /opt/forkyard/cgroup/user/exec | grep -c ^command-"
-eventually("one group, of the command that looks", lambda: p.exec("sh", "-c", groups).text == "1\n")
-session = subprocess.check_output(["forkyard", "exec", "-d", "p", "sh", "-c", astray + "sleep 1000"], text=True).strip()
-eventually("all of a session", lambda: len(left().split()) == 2)
-subprocess.run(["forkyard", "sessions", "kill", "p", session], check=True)
-eventually("end of what a session left", lambda: left() == "")
-# A control group goes with its command.
-groups = "ls /opt/forkyard/cgroup/user/exec | grep -c ^command-"
 eventually("one group, of the command that looks", lambda: p.exec("sh", "-c", groups).text == "1")
 # What a command leaves running when it ends goes on, and so does what is left to itself.
 assert cli("p", "sh", "-c", "sleep 1000 >/dev/null 2>&1 &").wait() == 0

@@ -27,7 +27,7 @@ fn a_fork_bomb_is_refused_and_its_neighbours_do_not_notice() {
         format!("{}{}", outcome.text(), outcome.stderr)
     };
     let deep = says("vmfork run -n 1 -- vmfork run -n 1 -- vmfork run -n 1 -- true");
-    assert!(deep.contains("2 deep"), "{deep}");
+    assert!(deep.contains("2 generations"), "{deep}");
     let wide = says("vmfork run -n 200 -- true");
     assert!(wide.contains("3 of 200"), "{wide}");
     let ticket = host.ok(["exec", "p", "--", "vmfork", "ticket", "1"]);

@@ -52,6 +52,9 @@ fn an_item_that_takes_too_long_or_fails_is_done_again_as_often_as_was_said(host:
     host.start(["exec", "p", "--", "sh", "-c", script], "")
         .wait()
         .exited(3);
+    let script = "vmfork run --timeout 0.5 -- sleep 1000";
+    let words = ["exec", "p", "--", "sh", "-c", script];
+    host.start(words, "").wait().exited(124);
     nothing_is_left_of_the_job(host);
 }
 
@@ -70,10 +73,11 @@ fn a_command_has_clones_as_its_hosts_and_its_end_is_theirs(host: &Host) {
     let script = "cd /m; vmfork hosts -n 2 -- sh -c '\
         while read host slots; do \
         $FORKYARD_RSH $host \"pwd; (sleep 1000 >/dev/null 2>&1 </dev/null &); hostname | cut -c1-2 >&2; exit 3\"; echo $? $slots; \
-        done <$FORKYARD_HOSTFILE; $FORKYARD_RSH 1.2.3.4 true; read word; echo $word; exit 5'";
+        done <$FORKYARD_HOSTFILE; $FORKYARD_RSH 1.2.3.4 true; read word; echo $word; \
+        grep -c :1$ $HYDRA_HOST_FILE; cat /sys/class/net/$HYDRA_IFACE/operstate; exit 5'";
     let words = ["exec", "-i", "p", "--", "sh", "-c", script];
     let outcome = host.start(words, "input\n").wait().exited(5);
-    assert_eq!(outcome.text(), "/m\n3 slots=1\n/m\n3 slots=1\ninput");
+    assert_eq!(outcome.text(), "/m\n3 slots=1\n/m\n3 slots=1\ninput\n2\nup");
     let stderr = &outcome.stderr;
     assert!(
         stderr.contains("p-") && stderr.contains("no host of this job"),
@@ -93,6 +97,17 @@ fn a_command_has_clones_as_its_hosts_and_its_end_is_theirs(host: &Host) {
     eventually("it is told", || job.said() == "told\n");
     host.sh("p", "kill -TERM $(pidof vmfork)");
     assert_eq!(job.wait().exited(9).text(), "told", "once");
+
+    // Ctrl-C is for the group of processes. The command is in another, and is told by vmfork alone.
+    let script = "trap : INT; vmfork hosts -n 1 -- sh -c 'trap \"echo got; : >/m/got\" INT; \
+        [ $(cut -d\" \" -f5 /proc/$$/stat) = $$ ] && echo apart; : >/m/caught; until [ -e /m/leave ]; do sleep 0.1; done'";
+    let job = host.start(["exec", "p", "--", "sh", "-c", script], "");
+    host.wait_in("p", "[ -e /m/caught ]");
+    let group = "kill -INT -$(cut -d' ' -f5 /proc/$(pidof vmfork)/stat)";
+    host.sh("p", group);
+    host.wait_in("p", "[ -e /m/got ]");
+    host.sh("p", "sleep 0.3; : >/m/leave");
+    assert_eq!(job.wait().exited(0).text(), "apart\ngot");
     nothing_is_left_of_the_job(host);
 }
 

@@ -1,6 +1,6 @@
 //! Demand as it was seen, and what it asks for now.
 //!
-//! What arrives within a few seconds has to be ready before, for making another one takes as long.
+//! VMs that are wanted within a few seconds have to be ready before, for making another one takes as long.
 //! So arrivals are counted in windows of [`WINDOW`]. A stock of some size serves all windows up to
 //! that size; it is held for as long as another such window is to be expected, judged by the gaps
 //! between those that there were: where these are alike, as those of a timer are, it is there shortly before the
@@ -22,7 +22,7 @@ const GAPS: f64 = 0.9;
 /// Bounds of the time for which a stock is held after the last window that it was for.
 const SHORTEST: Millis = Millis::secs(60);
 const LONGEST: Millis = Millis::secs(2 * 3600);
-/// The same where there was one such window, and no gap.
+/// Time for which it is held where there was one such window, and no gap.
 const UNKNOWN: Millis = Millis::secs(600);
 /// Gaps that differ by one part in so many are those of a timer, if there are enough of them.
 const REGULAR: u64 = 20;
@@ -96,7 +96,7 @@ impl Demand {
         enough.copied().unwrap_or(0)
     }
 
-    /// Whether another window of this size, or a larger one, is to be expected.
+    /// Checks if another window of this size, or a larger one, is to be expected.
     fn is_held(&self, size: u16, now: Millis) -> bool {
         let such = self.windows.iter().filter(|window| window.size >= size);
         let begun: Vec<Millis> = such.map(|window| window.begun).collect();

@@ -1,4 +1,4 @@
-//! How many VMs of a kind are held ready, by the demand that was seen.
+//! Number of VMs of a kind that are held ready, by the demand that was seen.
 //!
 //! ```text
 //! arrivals --Demand::arrived--> windows (16) ----.

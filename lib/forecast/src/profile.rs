@@ -29,7 +29,7 @@ struct Part {
 }
 
 impl Part {
-    /// What is expected of it on a day, by the days before that.
+    /// Largest window that is expected of it on a day, by the days before that.
     fn expected(self, day: u64) -> f64 {
         match day.checked_sub(self.day) {
             None | Some(0) => self.before,

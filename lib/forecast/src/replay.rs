@@ -1,4 +1,4 @@
-//! What a policy would have done on a trace: hits, memory spent, and waits.
+//! Replay of a policy on a trace: hits, memory spent, and waits.
 //!
 //! VMs are made by [`Times::at_once`] makers, those that are waited for first. A maker that has begun
 //! one for the stock ends that first.
@@ -23,18 +23,18 @@ pub enum Stock {
     Forecast,
 }
 
-/// How long things take.
+/// Times that things take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Times {
     /// Taking a ready one.
     pub take: Millis,
     /// Making one, to be ready or for the user that waits.
     pub make: Millis,
-    /// How many are made at a time.
+    /// Number made at a time.
     pub at_once: usize,
 }
 
-/// What came of it.
+/// Outcome of a replay.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Outcome {
     /// VMs that were wanted.

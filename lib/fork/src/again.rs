@@ -34,7 +34,7 @@ pub(crate) enum Ended {
     Well,
     /// By its guest, which powered off.
     PoweredOff,
-    /// Its guest restarts, and it can.
+    /// The guest restarts, and the VM can be started again.
     Restarts,
     /// Unrequested, or in another way than its guest did.
     Failed(String),

@@ -25,7 +25,7 @@ use forkyard_types::{
 use std::{sync::Arc, time::Instant};
 use tracing::{Instrument as _, Span, debug_span, instrument};
 
-/// What a checkpoint will be recorded by.
+/// Facts that a checkpoint will be recorded by.
 #[derive(Debug)]
 pub(crate) struct Keeping {
     name: VmName,
@@ -83,7 +83,7 @@ impl Host {
             self.end(&vm, None).await;
             snapshot.layout.of.still_there()?;
         }
-        // Nobody maps it any more: the file has taken its place.
+        // No process maps it any more: the file has taken its place.
         self.retire(image).await;
         tracing::info!(parent = %parent.name(), name = %vm.name(), ?report, "checkpoint");
         Ok(vm)

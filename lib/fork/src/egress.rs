@@ -1,4 +1,4 @@
-//! What a family may reach, changed while its VMs run.
+//! Egress of a family, changed while its VMs run.
 //!
 //! ```text
 //! recorded --> in force, at one stroke --> guests told, if they had no way out before

@@ -112,7 +112,7 @@ pub struct Host {
     pub(crate) terms_changed: Arc<Notify>,
     /// Held while what a family may reach is changed.
     pub(crate) egress: tokio::sync::Mutex<()>,
-    /// Who goes first while a fork is made.
+    /// Priority of the threads that make a fork.
     pub(crate) makers: Makers,
     registry: Mutex<Registry>,
     pager: PagerClient,

@@ -37,11 +37,11 @@ pub struct Options {
     pub keep_boots: bool,
     /// Bytes that substrates may take.
     pub substrate_pool: ByteCount,
-    /// How long images of a VM that has moved are kept, for it may come back; not at all if 0.
+    /// Time for which images of a VM that has moved are kept, for it may come back; not at all if 0.
     pub keep_moved: Duration,
     /// Most bytes of those.
     pub keep_moved_bytes: ByteCount,
-    /// How long a QEMU, the pager or a guest's agent may leave something
+    /// Time a QEMU, the pager or a guest's agent may leave something
     /// unanswered before that is a failure. Not nothing.
     pub patience: Duration,
     /// Events that are kept for readers that are slow or resume.

@@ -298,25 +298,23 @@ pub(crate) struct NewTerms {
 impl NewTerms {
     /// Those of a request; refuses what makes no sense.
     pub fn of(request: &forkyard_types::RunRequest) -> Result<Self, HostError> {
-        if let Some(idle) = request.idle {
-            check_idle(idle)?;
-        }
+        let times = (request.lifetime, request.idle);
         Ok(Self {
-            idle: request.idle,
             restart: request.restart,
-            ..Self::checked(&request.labels, &request.env, request.lifetime)?
+            ..Self::checked(&request.labels, &request.env, times)?
         })
     }
 
     /// Reads those of VMs that are made of a substrate; refuses what makes no sense.
     pub fn of_founders(request: &forkyard_types::ActivateRequest) -> Result<Self, HostError> {
-        Self::checked(&request.labels, &request.env, request.lifetime)
+        let times = (request.lifetime, request.idle);
+        Self::checked(&request.labels, &request.env, times)
     }
 
     fn checked(
         labels: &Labels,
         env: &BTreeMap<String, String>,
-        lifetime: Option<Lifetime>,
+        (lifetime, idle): (Option<Lifetime>, Option<Idle>),
     ) -> Result<Self, HostError> {
         check_words(&labels.0)?;
         check_words(env)?;
@@ -324,10 +322,14 @@ impl NewTerms {
         if let Some(lifetime) = lifetime {
             check_lifetime(lifetime)?;
         }
+        if let Some(idle) = idle {
+            check_idle(idle)?;
+        }
         Ok(Self {
             labels: labels.clone(),
             env: env.clone(),
             lifetime,
+            idle,
             ..Self::default()
         })
     }

@@ -88,7 +88,7 @@ pub(crate) fn cpu_us(pid: u32) -> u64 {
     stat.map_or(0, |stat| microseconds(stat.utime + stat.stime))
 }
 
-/// What its threads have waited that are virtual processors: by name, they are
+/// Sums the waiting time of the threads that are virtual processors: by name, they are
 /// "CPU 0/TCG". The others come and go, and their time with them.
 fn waited_us(process: &process::Process) -> ProcResult<u64> {
     let mut waited = 0;

@@ -51,7 +51,7 @@ pub(crate) struct Vm {
     pub uses: Uses,
     /// Held while it is put to sleep for want of use, or woken.
     pub sleep: tokio::sync::Mutex<()>,
-    /// How many wait for the turn to fork it.
+    /// Number of requests that wait for the turn to fork it.
     wanting: watch::Sender<u32>,
     /// Held through a fork and through the VM's end: one at a time.
     pub turn: tokio::sync::Mutex<Turn>,

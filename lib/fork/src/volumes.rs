@@ -302,7 +302,7 @@ fn uses(record: &VmRecord, volume: &VmName) -> bool {
     root.into_iter().chain(data).any(|it| it == volume)
 }
 
-/// Whether a volume is no user's, but that of a VM that has moved here, and of its clones.
+/// Tells whether a volume is no user's, but that of a VM that has moved here, and of its clones.
 fn is_private(records: &[VmRecord], volume: &VmName) -> bool {
     let mut disks = records.iter().flat_map(|record| &record.data);
     disks.any(|disk| {

@@ -30,20 +30,20 @@ const MOST: usize = 64;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Opened {
     pub address: Ipv4Addr,
-    /// What it is opened for: the port is said there.
+    /// Entry that it is opened for: the port is said there.
     pub host: NamedHost,
     /// Seconds.
     pub time: u32,
 }
 
-/// What is done with a question.
+/// Verdict on a question.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
-    /// It is passed on.
+    /// Passed on.
     Ask(Box<Question>),
-    /// It is answered so.
+    /// Answered so.
     Answer(Vec<u8>),
-    /// It is no question.
+    /// No question.
     Ignore,
 }
 
@@ -121,16 +121,13 @@ pub(crate) fn opened(
     let hosts: Vec<_> = allowed.iter().filter(|host| host.matches(&asked)).collect();
     let mut names = vec![question.query.name().clone()];
     for _ in 0..ALIASES {
-        let next = message
-            .answers
-            .iter()
-            .find_map(|record| {
-                let RData::CNAME(alias) = &record.data else {
-                    return None;
-                };
-                let is_next = is_one_of(&record.name, &names) && !is_one_of(&alias.0, &names);
-                is_next.then(|| alias.0.clone())
-            });
+        let next = message.answers.iter().find_map(|record| {
+            let RData::CNAME(alias) = &record.data else {
+                return None;
+            };
+            let is_next = is_one_of(&record.name, &names) && !is_one_of(&alias.0, &names);
+            is_next.then(|| alias.0.clone())
+        });
         match next {
             Some(alias) => names.push(alias),
             None => break,
@@ -192,7 +189,7 @@ mod tests {
     fn question(about: &str) -> Question {
         match judge(&ask(about), &allowed(&["*.test", "test"])) {
             Verdict::Ask(question) => *question,
-            other => panic!("{other:?}"),
+            other @ (Verdict::Answer(_) | Verdict::Ignore) => panic!("{other:?}"),
         }
     }
 

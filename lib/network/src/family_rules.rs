@@ -43,14 +43,17 @@ use std::{collections::BTreeMap, net::Ipv4Addr, time::Instant};
 use xxhash_rust::xxh3::xxh3_64;
 
 const DNS: u16 = 53;
+/// Mark of questions about names that were led to a forwarder, in `routes.json` as well: no family's, and told
+/// apart by it from what other programs have led to the host.
+const ASKS: u32 = 53;
 /// Bits of a mark that are the family's.
 const OF_FAMILY: u32 = !OF_POLICY;
 const OF_POLICY: u32 = (1 << 14) - 1;
 /// Seconds for which a rate is kept in mind after a VM's last packet.
 const RATE_KEPT: u32 = 60;
-/// Least burst, in bytes: the burst is as much as the rate allows in a second,
-/// but no less than this, as the largest packet that a guest hands over in one
-/// piece would else never pass.
+/// Least burst, in bytes: a burst is as much as the rate allows in a second; but no
+/// less than this, for the largest packet that a guest hands over in one piece
+/// would else never pass.
 const AT_ONCE: u64 = 128 << 10;
 
 /// A family, as far as rules are concerned.
@@ -68,12 +71,12 @@ pub(crate) struct Family {
     pub resolvers: Vec<Ipv4Addr>,
     /// Port of the gateway's that answers them, if names are what they may reach.
     pub forwarder: Option<u16>,
-    /// What the answers opened.
+    /// Addresses that the answers opened.
     pub learned: Learned,
 }
 
 impl Family {
-    /// Returns the route that its VMs must know to the outside.
+    /// Facts that its VMs must know of the way out.
     pub fn route(&self) -> Option<Route> {
         let resolvers = match (self.policy.out, self.forwarder) {
             (WayOut::Nat, None) => self.resolvers.clone(),
@@ -167,6 +170,7 @@ impl Family {
         for to in [is(ip("daddr"), json!(gateway)), elsewhere] {
             let mut rule = vec![to];
             rule.extend(OUT.port(DNS));
+            rule.push(json!({"mangle": {"key": {"ct": {"key": "mark"}}, "value": ASKS}}));
             rule.push(json!({"dnat": {"addr": gateway, "port": port}}));
             commands.push(self.rule("ask", rule));
         }
@@ -216,7 +220,7 @@ impl Family {
         rules
     }
 
-    /// What may be reached: opened on the way out; on the way in, answers of connections that were opened
+    /// Rules for what may be reached: opened on the way out; on the way in, answers of connections that were opened
     /// under another policy.
     fn reached(&self, way: &Way) -> Vec<Vec<Value>> {
         let mut rules = Vec::new();

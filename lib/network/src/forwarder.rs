@@ -104,7 +104,7 @@ impl Learned {
 /// Commands that open addresses of a family, also those that are open, for longer.
 pub(crate) type Open = fn(&str, &[Opened]) -> Vec<Value>;
 
-/// What answers questions takes.
+/// Parts that answering questions takes.
 #[derive(Debug)]
 struct Way {
     family: String,

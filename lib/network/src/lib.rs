@@ -19,7 +19,7 @@
 //! rules    frames between taps, and between a tap and the host
 //! routes   packets between a bridge and elsewhere; `family_rules`: one family's part
 //! forwarder  names that a family may reach, asked for it; `answers`: what is believed
-//! tunnels  frames of families that are on other hosts, too: who speaks for whom
+//! tunnels  frames of families that are on other hosts, too: which host speaks for which family
 //! wall     the rules put back when another program removed or changed them
 //! ```
 

@@ -61,7 +61,7 @@ impl Cache {
         }
     }
 
-    /// The same, which has `program` (`forkyard-unpack`) unpack what others have packed, in a
+    /// Has `program` (`forkyard-unpack`) unpack what others have packed, in a
     /// process that can do nothing else. Without it, this process does.
     pub fn unpacking_by(self, program: PathBuf) -> Self {
         Self {

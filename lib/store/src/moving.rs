@@ -14,7 +14,7 @@ pub struct Moving {
     pub peer: String,
     /// The migration.
     pub migration: ForkId,
-    /// It stood still before, for its user wants it to.
+    /// True if it stood still before, for its user wants it to.
     pub was_paused: bool,
 }
 

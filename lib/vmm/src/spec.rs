@@ -87,7 +87,7 @@ pub struct MachineSpec {
     pub accel: Accel,
     /// Features of the CPU that it is not given, as the engine names them.
     pub withheld: Vec<String>,
-    /// Its disk: a qcow2 file that `owner` may write, over others it may read.
+    /// Disk: a qcow2 file that `owner` may write, over others it may read.
     pub disk: Option<RootDisk>,
     /// Other disks, 8 at most.
     pub data: Vec<DataDrive>,

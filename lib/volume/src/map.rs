@@ -76,7 +76,7 @@ fn write(chunk: &mut Chunk, index: usize, entry: Entry) {
     bytes[5..].copy_from_slice(&slot.to_le_bytes());
 }
 
-/// What a block reads as that a map does not have.
+/// Content of a block that a map does not have.
 #[derive(Clone, Copy)]
 enum Beneath {
     /// Zero.

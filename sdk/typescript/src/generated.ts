@@ -130,8 +130,8 @@ export interface paths {
         get?: never;
         /**
          * Build a guest image from a Dockerfile: the body is a tar archive of the context. Steps run on the
-         *     host, in a user namespace of their own and on its network: for the host's root alone, not for who
-         *     comes over the network. If the client goes away before the answer there is no image.
+         *     host, in a user namespace of their own and on its network: for the host's root alone, not for
+         *     requests over the network. If the client goes away before the answer there is no image.
          */
         put: operations["build_from"];
         post?: never;
@@ -190,7 +190,7 @@ export interface paths {
         /**
          * Fetch a container image from its registry and make a guest image of it. If the client goes
          *     away before the answer there is no image. Registries of the host itself are asked for its root
-         *     alone, not for who comes over the network.
+         *     alone, not for requests over the network.
          */
         post: operations["pull_image"];
         delete?: never;
@@ -433,7 +433,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Whether the daemon answers. */
+        /** Check that the daemon answers. */
         get: operations["ping"];
         put?: never;
         post?: never;
@@ -681,8 +681,8 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What every VM has used of the host so far: the difference between two
-         *     answers is what it used meanwhile.
+         * Show the use every VM has made of the host so far: the difference between
+         *     two answers is the use in between.
          */
         get: operations["usage"];
         put?: never;
@@ -813,6 +813,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/vms/{vm}/egress": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Say what the VMs of a VM's family may reach from now on, on the host where it is. Connections to what
+         *     may be reached no more end; others go on.
+         */
+        post: operations["egress"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/vms/{vm}/exec": {
         parameters: {
             query?: never;
@@ -917,6 +937,27 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/vms/{vm}/idle": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Say what becomes of a VM that is not used for a time. Its time begins now. If it is paused or
+         *     stopped then, its next command, copy, session or connection to a port by this API wakes it.
+         */
+        post: operations["set_idle"];
+        /** Let a VM run on that is not used. */
+        delete: operations["remove_idle"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/vms/{vm}/independence": {
         parameters: {
             query?: never;
@@ -1000,8 +1041,9 @@ export interface paths {
             cookie?: never;
         };
         /**
-         * What a guest has said on its serial console: its kernel, and who else
-         *     writes there. The last mebibyte is kept, and nothing of the time when no daemon ran.
+         * Show the output of a guest on its serial console: its kernel's, and that of
+         *     programs that write there. The last mebibyte is kept, and nothing of the time when
+         *     no daemon ran.
          */
         get: operations["logs"];
         put?: never;
@@ -1022,8 +1064,8 @@ export interface paths {
         get?: never;
         put?: never;
         /**
-         * Move a running VM to another host: a node of the cluster, or a peer. It goes on there as
-         *     who it is; commands under way in it go on, and this host goes on serving their clients.
+         * Move a running VM to another host: a node of the cluster, or a peer. It goes on there under
+         *     its identity; commands under way in it go on, and this host goes on serving their clients.
          */
         post: operations["migrate"];
         delete?: never;
@@ -1199,6 +1241,44 @@ export interface paths {
          *     that it started.
          */
         delete: operations["kill_session"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/shares": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Tokens for ports of a VM that hold, the oldest first. */
+        get: operations["list_shares"];
+        put?: never;
+        /**
+         * Give out a token with which clients of a gateway reach one port of a VM, until it expires or is
+         *     taken back. It is shown this once.
+         */
+        post: operations["share_port"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/shares/{share}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Take a token back: gateways refuse it within two seconds. Connections that are open go on. */
+        delete: operations["remove_share"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1391,6 +1471,7 @@ export interface components {
             env?: {
                 [key: string]: string;
             };
+            idle?: components["schemas"]["Idle"] | null;
             /** @description Have the disk of each come to depend on nothing, in the background. */
             independent?: boolean;
             /** @description Labels that each is told apart by; its clones have them, too. */
@@ -1402,7 +1483,7 @@ export interface components {
              */
             max_clones?: number | null;
             name?: components["schemas"]["VmName"] | null;
-            /** @description What each of them and its clones may do on the network. */
+            /** @description Rights of each of them and its clones on the network. */
             network?: components["schemas"]["NetworkPolicy"];
             /** @description Paths in the guest that no clone inherits, unless a fork says so. */
             secrets?: string[];
@@ -1412,7 +1493,7 @@ export interface components {
              */
             warm?: number;
         };
-        /** @description What came of an activation. */
+        /** @description Result of an activation. */
         ActivateResponse: {
             /**
              * Format: int64
@@ -1444,15 +1525,15 @@ export interface components {
         };
         /** @description An error: what happened, why, and what to do about it. */
         ApiError: {
-            /** @description What the user can do about it. */
+            /** @description Advice to the user. */
             hint?: string | null;
-            /** @description What to branch on. */
+            /** @description Class of the error, to branch on. */
             kind: components["schemas"]["ErrorKind"];
-            /** @description What happened and why, causes joined by a colon. */
+            /** @description Description of the error and its reason, causes joined by a colon. */
             message: string;
         };
         /**
-         * @description What becomes of a VM whose time is up.
+         * @description Action on a VM whose time is up.
          * @enum {string}
          */
         AtEnd: "rm" | "stop" | "pause" | "checkpoint";
@@ -1462,9 +1543,9 @@ export interface components {
             away: components["schemas"]["PageCount"];
             /** @description The image. */
             image: components["schemas"]["ImageId"];
-            /** @description Its size. */
+            /** @description Size of the image. */
             pages: components["schemas"]["PageCount"];
-            /** @description What it is to the VM. */
+            /** @description Part of the VM that the image is. */
             part: components["schemas"]["VmPart"];
         };
         /** @description Bits a second. */
@@ -1487,16 +1568,16 @@ export interface components {
          *     It is a VM by itself, in the state `checkpoint`, that can be forked.
          */
         CheckpointRequest: {
-            /** @description What matters more: to be done soon, or to spare the VM. */
+            /** @description Priority: to be done soon, or to spare the VM. */
             mode?: components["schemas"]["ForkMode"];
             name?: components["schemas"]["VmName"] | null;
         };
-        /** @description What became of one clone. */
+        /** @description Result of one clone. */
         CloneResult: {
-            /** @description It runs, with an identity of its own. */
+            /** @description The clone runs, with an identity of its own. */
             vm: components["schemas"]["VmView"];
         } | {
-            /** @description It does not, and nothing of it is left. */
+            /** @description The clone does not run, and nothing of it is left. */
             error: components["schemas"]["ApiError"];
         };
         /** @description `POST /v1/volumes`: make a volume. */
@@ -1505,13 +1586,16 @@ export interface components {
             file?: string | null;
             /** @description Image whose disk it is a copy of; zeroes if absent. */
             image?: string | null;
-            /** @description Its name. */
+            /** @description Name of the volume. */
             name: components["schemas"]["VmName"];
             size?: components["schemas"]["ByteCount"] | null;
         };
         /** @description Volume that is to be a data disk of a VM. */
         DataVolume: {
-            /** @description Its name, and the serial number of the disk in the guest: 20 characters at most. */
+            /**
+             * @description Name of the volume, and the serial number of the disk in the guest: 20
+             *     characters at most.
+             */
             name: components["schemas"]["VmName"];
             /** @description The VM and its clones read the volume as it is now, and write nothing; any number of VMs may. */
             read_only?: boolean;
@@ -1532,7 +1616,10 @@ export interface components {
         Diagnosis: {
             /** @description Things that were left behind. */
             leftovers: components["schemas"]["Leftover"][];
-            /** @description What Forkyard has changed on this host for as long as it is needed. */
+            /**
+             * @description Settings of this host that Forkyard has changed for as long as it needs
+             *     them.
+             */
             notes?: string[];
             /** @description Things this host lacks, one line each: what, why it matters, what to do. */
             problems: string[];
@@ -1548,7 +1635,7 @@ export interface components {
         DockRequest: {
             /** @description Services that run on, of those that would be stopped. */
             keep_services?: string[];
-            /** @description Its kind. */
+            /** @description Kind of the substrate. */
             kind: components["schemas"]["SubstrateKind"];
             /** @description Dock a clone; the VM runs on. Otherwise the VM ends as the substrate. */
             live?: boolean;
@@ -1562,9 +1649,30 @@ export interface components {
             /** @description Name or id of the VM. */
             vm: string;
         };
+        /**
+         * @description `POST /v1/vms/{id}/egress`: what the VMs of a family may reach from now on, instead of what was said
+         *     before.
+         */
+        EgressRequest: {
+            /**
+             * @description All that may be reached, networks and host names; if empty, whatever is no private network.
+             * @default []
+             */
+            allow: string[];
+            /**
+             * @description Destinations that may not be reached, even if it is allowed.
+             * @default []
+             */
+            deny: string[];
+            /**
+             * @description Way out, if any.
+             * @default none
+             */
+            out: components["schemas"]["WayOut"];
+        };
         /** @description When a VM is wanted no more. */
         Ends: {
-            /** @description What becomes of it then. */
+            /** @description Action then. */
             action: components["schemas"]["AtEnd"];
             /**
              * Format: int64
@@ -1581,7 +1689,10 @@ export interface components {
             argv: string[];
             /** @description Folder it starts in; the root if empty. */
             dir?: string;
-            /** @description Its environment. `PATH` and `HOME` are made up if they are not here. */
+            /**
+             * @description Environment of the program. `PATH` and `HOME` are made up if they are
+             *     not here.
+             */
             env?: {
                 [key: string]: string;
             };
@@ -1593,8 +1704,8 @@ export interface components {
              */
             stop_signal?: string;
             /**
-             * @description Who it runs as: `USER` or `USER:GROUP`, each a name of the image's or a
-             *     number; root if empty.
+             * @description User that it runs as: `USER` or `USER:GROUP`, each a name of the image's
+             *     or a number; root if empty.
              */
             user?: string;
         };
@@ -1627,26 +1738,29 @@ export interface components {
         /** @description A VM, as an event names it. */
         EventVm: {
             family?: components["schemas"]["FamilyId"] | null;
-            /** @description Its id. */
+            /** @description Id of the VM. */
             id: components["schemas"]["VmId"];
-            /** @description Its name. */
+            /** @description Name of the VM. */
             name: components["schemas"]["VmName"];
         };
         /** @description Something a command did. */
         ExecEvent: {
-            /** @description It wrote to standard output: base64. */
+            /** @description Standard output of the command: base64. */
             stdout: string;
         } | {
-            /** @description It wrote to standard error: base64. */
+            /** @description Standard error of the command: base64. */
             stderr: string;
         } | {
-            /** @description It ended; nothing follows. */
+            /** @description The command ended; nothing follows. */
             exit: components["schemas"]["ExitStatus"];
         } | {
             /** @description The guest or the link to it failed; nothing follows. */
             error: components["schemas"]["ApiError"];
         } | {
-            /** @description It runs. Only of a command that is kept; nothing follows if it was left to itself. */
+            /**
+             * @description The command runs. Only of a command that is kept; nothing follows if it
+             *     was left to itself.
+             */
             started: components["schemas"]["ExecStarted"];
         } | {
             /**
@@ -1655,10 +1769,13 @@ export interface components {
              */
             taken: number;
         } | {
-            /** @description It could not be started; nothing follows. */
+            /** @description The command could not be started; nothing follows. */
             not_started: components["schemas"]["NotStarted"];
         } | {
-            /** @description It took longer than it was given, and was killed with all that it started; nothing follows. */
+            /**
+             * @description The command took longer than it was given, and was killed with all that
+             *     it started; nothing follows.
+             */
             timed_out: components["schemas"]["ExecTimedOut"];
         };
         /**
@@ -1693,7 +1810,7 @@ export interface components {
             argv: string[];
             /**
              * @description Leave the command to itself: it reads nothing and goes on whatever becomes of the client. The
-             *     answer ends with [`ExecEvent::Started`]. The last of what it writes is kept for those who
+             *     answer ends with [`ExecEvent::Started`]. The last of what it writes is kept for clients that
              *     attach to it.
              */
             detach?: boolean;
@@ -1705,7 +1822,7 @@ export interface components {
              */
             keep?: boolean;
             /**
-             * @description What the command reads from standard input, base64; then end of file. With a stream of
+             * @description Standard input of the command, base64; then end of file. With a stream of
              *     [`ExecInput`] it comes before what that brings.
              */
             stdin?: string | null;
@@ -1729,7 +1846,7 @@ export interface components {
         ExecStarted: {
             /**
              * Format: int32
-             * @description Its process id in the guest.
+             * @description Process id in the guest.
              */
             pid: number;
         };
@@ -1741,7 +1858,7 @@ export interface components {
              */
             after_s: number;
         };
-        /** @description How a process ended. */
+        /** @description End of a process. */
         ExitStatus: {
             /**
              * Format: int32
@@ -1756,7 +1873,7 @@ export interface components {
             signal: number;
         };
         /**
-         * @description How a disk is written when it is exported.
+         * @description Format of a disk that is exported.
          * @enum {string}
          */
         ExportFormat: "raw" | "qcow2";
@@ -1776,7 +1893,7 @@ export interface components {
             first: components["schemas"]["Member"];
             /**
              * Format: int32
-             * @description How many these are.
+             * @description Number of these places.
              */
             places: number;
             /** @description The host's end of the tunnels that families' networks go through. */
@@ -1786,24 +1903,24 @@ export interface components {
         FamilyId: string;
         /** @description A family as the host knows it that lends places of it. */
         FamilyNews: {
-            /** @description The family's hosts, but for those that it was told of by whom it tells. */
+            /** @description The family's hosts, but for those that it was told of by the receiver. */
             hosts: components["schemas"]["FamilyHost"][];
             /** @description The family. */
             id: components["schemas"]["FamilyId"];
             /** @description That host's end of tunnels. */
             tunnel: string;
         };
-        /** @description How a host stands to a family that it was lent places of. */
+        /** @description Relation of a host to a family that it was lent places of. */
         FamilyStanding: {
             /** @description Hosts that it has lent some of these places in turn, and they others. */
             lent: components["schemas"]["FamilyHost"][];
-            /** @description Whether it has anything of the family. */
+            /** @description True if it has anything of the family. */
             member: boolean;
-            /** @description Its end of tunnels; none if it has no part in such networks. */
+            /** @description End of tunnels; none if it has no part in such networks. */
             tunnel?: string | null;
         };
         /**
-         * @description What happens to a file in a folder that is watched.
+         * @description Change of a file in a folder that is watched.
          * @enum {string}
          */
         FileChange: "created" | "written" | "removed" | "moved_away" | "attributes";
@@ -1843,7 +1960,7 @@ export interface components {
         };
         /** @description Change in a folder that is watched: a line of the answer to `GET /v1/vms/{vm}/watch`. */
         FileEvent: {
-            /** @description What happened. */
+            /** @description Kind of change. */
             change: components["schemas"]["FileChange"];
             /** @description The file, seen from the folder; what is no UTF-8 in it is replaced. */
             name: string;
@@ -1880,7 +1997,7 @@ export interface components {
         /** @description One fork: one stop of one parent, and the clones made of it. */
         ForkId: string;
         /**
-         * @description What a fork spares.
+         * @description Resource that a fork spares.
          * @enum {string}
          */
         ForkMode: "fast" | "live";
@@ -1900,7 +2017,7 @@ export interface components {
             why: string[];
         };
         /**
-         * @description How far a host is with clones that it makes.
+         * @description Phase of a host that makes clones.
          * @enum {string}
          */
         ForkPhase: "granted" | "received" | "starting" | "ready" | "failed";
@@ -1910,7 +2027,7 @@ export interface components {
             fork: components["schemas"]["ForkId"];
             /** @description Each host that makes clones of it, the one that was asked first. */
             hosts: components["schemas"]["HostProgress"][];
-            /** @description Whether it is over: nothing of what follows changes any more. */
+            /** @description True once it is over: nothing of what follows changes any more. */
             over: boolean;
             watch?: components["schemas"]["RequestId"] | null;
         };
@@ -1998,15 +2115,15 @@ export interface components {
              * @description Clones wanted.
              */
             count: number;
-            /** @description Whether they inherit what the VM was told to keep secret. */
+            /** @description True if they inherit what the VM was told to keep secret. */
             inherit_secrets?: boolean;
-            /** @description What matters more: the clones or the parent. */
+            /** @description Priority: the clones or the parent. */
             mode?: components["schemas"]["ForkMode"];
             /** @description More paths that these clones do not inherit. */
             scrub?: string[];
             /**
-             * @description Whether those on other hosts fetch all pages in the background, and need
-             *     this one no more when they have.
+             * @description True if clones on other hosts fetch all pages in the background, and
+             *     become independent of this host when they have.
              */
             settle?: boolean;
             /** @description In a cluster: make each on the node with most vCPUs free. Not with `to`. */
@@ -2027,7 +2144,7 @@ export interface components {
             /** @description Where the time went. */
             report: components["schemas"]["ForkReport"];
         };
-        /** @description Answer to a fork that nobody waits for. */
+        /** @description Answer to a fork that is not waited for. */
         ForkStarted: {
             /** @description The fork: its clones, as they come, are the VMs that name it. */
             fork: components["schemas"]["ForkId"];
@@ -2051,13 +2168,13 @@ export interface components {
             /** @description Digest of the manifest that the registry had under that name. */
             digest?: string | null;
             entry?: components["schemas"]["EntryPoint"] | null;
-            /** @description Its recipe's name, or the one it was imported under. */
+            /** @description Name of its recipe, or the one it was imported under. */
             name: string;
             /** @description Where it comes from. */
             origin?: components["schemas"]["ImageOrigin"];
             /** @description Source that it was made of: the image in its registry, the Dockerfile, or the VM. */
             source?: string | null;
-            /** @description What it is for. */
+            /** @description Purpose of the image. */
             summary: string;
         };
         /**
@@ -2084,9 +2201,9 @@ export interface components {
              *     no clone is likely to need at once.
              */
             last?: components["schemas"]["PageRun"][];
-            /** @description What its machine is made of. */
+            /** @description Description of the machine. */
             machine: components["schemas"]["HandoutMachine"];
-            /** @description Its memory. */
+            /** @description Memory of the VM. */
             memory: components["schemas"]["RemotePages"];
             /** @description Where its host's pager serves these. */
             pager: string;
@@ -2094,7 +2211,7 @@ export interface components {
             parent: components["schemas"]["HandoutParent"];
             /**
              * Format: int32
-             * @description [`Handout::VERSION`] of whoever made it.
+             * @description [`Handout::VERSION`] of the host that made it.
              */
             version: number;
         };
@@ -2104,23 +2221,23 @@ export interface components {
             first: components["schemas"]["Member"];
             /** @description The hosts of the family, as far as that one knows. */
             hosts: components["schemas"]["FamilyHost"][];
-            /** @description Its id. */
+            /** @description Id of the family. */
             id: components["schemas"]["FamilyId"];
             /**
              * Format: int32
              * @description Most clones that may be alive at once, if there is a limit.
              */
             max_clones?: number | null;
-            /** @description What its VMs may do on the network. */
+            /** @description Rights of its VMs on the network. */
             network: components["schemas"]["NetworkPolicy"];
             /**
              * Format: int32
-             * @description Its number: its network follows from it, on every host alike.
+             * @description Number of the family: its network follows from it, on every host alike.
              */
             number: number;
             /**
              * Format: int32
-             * @description How many these are.
+             * @description Number of these places.
              */
             places: number;
             /**
@@ -2129,7 +2246,7 @@ export interface components {
              */
             tunnel?: string | null;
         };
-        /** @description What a machine is made of. */
+        /** @description Description of a machine. */
         HandoutMachine: {
             /** @description Accelerator: `kvm` or `tcg`. */
             accel: string;
@@ -2141,9 +2258,11 @@ export interface components {
             granted?: number | null;
             /** @description Image its first ancestor booted from. */
             image: string;
+            /** @description Limits it to no more than that wherever it goes. */
+            is_baseline?: boolean;
             /** @description Memory. */
             memory: components["schemas"]["ByteCount"];
-            /** @description Whether its guest says which of its pages are free. */
+            /** @description True if its guest reports which of its pages are free. */
             page_reporting: boolean;
             /**
              * Format: int32
@@ -2158,18 +2277,18 @@ export interface components {
              * @description Forks between it and the VM its family began with.
              */
             generation: number;
-            /** @description Its id. */
+            /** @description Id of the VM. */
             id: components["schemas"]["VmId"];
-            /** @description Whether it is a clone itself. */
+            /** @description True if the VM is a clone itself. */
             is_clone: boolean;
-            /** @description Its place in the family. */
+            /** @description Place in the family. */
             member: components["schemas"]["Member"];
-            /** @description Its name. */
+            /** @description Name of the VM. */
             name: components["schemas"]["VmName"];
             /** @description Paths in the guest that its clones do not inherit. */
             secrets: string[];
         };
-        /** @description What a VM takes along that its clones do not. */
+        /** @description Properties that a VM keeps when it moves, and that its clones do not have. */
         HandoutVm: {
             /**
              * Format: int64
@@ -2179,10 +2298,14 @@ export interface components {
             /** @description This life of its memory. */
             epoch: components["schemas"]["Epoch"];
             fork?: components["schemas"]["ForkId"] | null;
-            /** @description What its guest could not do when it came up. */
+            /** @description True if its user wants it to stand still. */
+            is_paused?: boolean;
+            /** @description Problems of the guest when it came up. */
             notes: string[];
             parent?: components["schemas"]["VmId"] | null;
-            /** @description What it was given beside its machine. */
+            /** @description Ports of the host that lead to it. */
+            publish?: string[];
+            /** @description Terms of the VM: what it was given beside its machine. */
             terms?: components["schemas"]["Terms"];
             /**
              * Format: int32
@@ -2211,7 +2334,7 @@ export interface components {
             /** @description Occurrence, with its data. */
             what: components["schemas"]["Occurrence"];
         };
-        /** @description How far one host is with its part of a fork. */
+        /** @description Progress of one host with its part of a fork. */
         HostProgress: {
             /**
              * Format: int32
@@ -2223,20 +2346,35 @@ export interface components {
              * @description Clones it is to make.
              */
             granted: number;
-            /** @description Its name here; none: this one. */
+            /** @description Name of the host; none: this one. */
             host?: string | null;
-            /** @description How far it is. */
+            /** @description Phase of the host. */
             phase: components["schemas"]["ForkPhase"];
             /**
              * Format: int32
-             * @description Clones of these whose user code runs, each as somebody of its own.
+             * @description Clones of these whose user code runs, each with an identity of its own.
              */
             ready: number;
             /** @description Why not, each reason once. */
             why: string[];
         };
         /**
-         * @description What to do with a VM whose pages do not become fewer while they are sent ahead.
+         * @description `POST /v1/vms/{id}/idle`: what becomes of a VM that is not used.
+         *
+         *     In use is a VM in which a command, session, terminal, copy or connection to a port is under way, or
+         *     whose guest takes more than a tenth of a processor.
+         */
+        Idle: {
+            /** @description Action then; `pause` if absent. */
+            action?: components["schemas"]["AtEnd"];
+            /**
+             * Format: int32
+             * @description Seconds without use.
+             */
+            after_s: number;
+        };
+        /**
+         * @description Action on a VM whose pages do not become fewer while they are sent ahead.
          * @enum {string}
          */
         IfStuck: "give-up" | "stop" | "slow";
@@ -2359,12 +2497,12 @@ export interface components {
             /** @description The image. */
             id: components["schemas"]["ImageId"];
             parent?: components["schemas"]["ImageId"] | null;
-            /** @description Its use. */
+            /** @description Use of the image. */
             usage: components["schemas"]["ImageUse"];
         };
         /**
-         * @description What an image is imported from. Always said, never guessed from content:
-         *     whoever wrote a disk decides what it looks like.
+         * @description Source format of an image that is imported. Always said, never guessed from
+         *     content: the writer of a disk decides what it looks like.
          * @enum {string}
          */
         ImportFormat: "raw" | "qcow2" | "oci";
@@ -2388,7 +2526,7 @@ export interface components {
              * @description Seconds for which it holds.
              */
             expires_s: number;
-            /** @description What `forkyardd --join` takes. */
+            /** @description Token for `forkyardd --join`. */
             token: string;
         };
         /** @description `POST /v1/nodes`: invite a host to become a node. */
@@ -2399,7 +2537,7 @@ export interface components {
              */
             expires_s: number;
         };
-        /** @description What makes a host a node. */
+        /** @description Data that makes a host a node. */
         Joined: {
             /** @description The cluster's authority, in PEM. */
             authority: string;
@@ -2417,15 +2555,15 @@ export interface components {
             api: string;
             /** @description Which invitation. */
             invitation: string;
-            /** @description Its public key: a point of P-256, uncompressed, base64. */
+            /** @description Public key: a point of P-256, uncompressed, base64. */
             key: string;
-            /** @description What the node is to be called. */
+            /** @description Name that the node is to have. */
             name: components["schemas"]["NodeName"];
             /** @description Where its pager will offer page images to them. */
             pages: string;
-            /** @description Its secret. */
+            /** @description Secret of the invitation. */
             secret: string;
-            /** @description Its end of the tunnels that families' networks go through. */
+            /** @description End of the tunnels that families' networks go through. */
             tunnel: string;
         };
         /**
@@ -2456,7 +2594,7 @@ export interface components {
             lost: number;
             /**
              * Format: int32
-             * @description Its process id, by which it is known.
+             * @description Process id, by which the command is known.
              */
             pid: number;
             /**
@@ -2464,9 +2602,9 @@ export interface components {
              * @description Seconds since 1970, by the guest's clock, at which it was started.
              */
             started: number;
-            /** @description Its label. */
+            /** @description Label of the command. */
             tag?: string | null;
-            /** @description It has a terminal. */
+            /** @description True if it has a terminal. */
             tty: boolean;
             /** @description Working directory, if it was started with one. */
             workdir?: string | null;
@@ -2495,11 +2633,14 @@ export interface components {
         };
         /** @description Something found on the host that no record accounts for. */
         Leftover: {
-            /** @description What it is: `process`, `tap`, `bridge`, `cgroup`, `mount`, `image`, `file`. */
+            /**
+             * @description Kind of the resource: `process`, `tap`, `bridge`, `cgroup`, `mount`,
+             *     `image`, `file`.
+             */
             kind: string;
-            /** @description Its name, path or process id. */
+            /** @description Name, path or process id. */
             name: string;
-            /** @description Whether it was removed; `doctor` without `--repair` removes nothing. */
+            /** @description True if it was removed; `doctor` without `--repair` removes nothing. */
             removed: boolean;
         };
         /** @description `POST /v1/vms/{id}/lifetime`: how long from now on a VM is wanted. */
@@ -2513,7 +2654,7 @@ export interface components {
         };
         /** @description A VM, and on which node it is. */
         ListedVm: components["schemas"]["VmView"] & {
-            /** @description Whether that node is lost, and the VM with it for as long. */
+            /** @description True if that node is lost, and the VM with it for as long. */
             lost?: boolean;
             node?: components["schemas"]["NodeName"] | null;
         };
@@ -2533,8 +2674,12 @@ export interface components {
              * @description Longest time that pages are sent ahead, in ms; no limit if absent.
              */
             deadline_ms?: number | null;
-            /** @description What to do if the guest writes pages as fast as they are sent, or the deadline passes. */
+            /**
+             * @description Action if the guest writes pages as fast as they are sent, or the
+             *     deadline passes.
+             */
             if_stuck?: components["schemas"]["IfStuck"];
+            keep_copy?: components["schemas"]["VmName"] | null;
             /**
              * Format: int32
              * @description Longest time that the guest may stand still, in ms; one and a half round trips and 100 ms
@@ -2545,8 +2690,10 @@ export interface components {
             /** @description Host it moves to: a node of the cluster, or a peer by name. */
             to: string;
         };
-        /** @description What a migration came to. */
+        /** @description Result of a migration. */
         MigrateResponse: {
+            /** @description Why the checkpoint that was asked for was not kept, though the VM has moved. */
+            no_copy?: string | null;
             /** @description Where the time went. */
             report: components["schemas"]["MigrationReport"];
             /** @description The VM, where it is now. */
@@ -2595,7 +2742,7 @@ export interface components {
         MigrationReport: {
             /**
              * Format: int64
-             * @description Blocks of its volume sent ahead, of 4096 bytes each; 0 if its disk is none.
+             * @description Blocks of its volumes sent ahead, of 4096 bytes each; 0 if it has none.
              */
             blocks_ahead?: number;
             /**
@@ -2616,14 +2763,15 @@ export interface components {
             hand_over_us: number;
             /**
              * Format: int64
-             * @description The same as the other host measured it: pages that came last, devices loaded, user code let
-             *     go.
+             * @description Time as the other host measured it: pages that came last, devices loaded, user code let go.
              */
             land_us: number;
             /** @description Pages of memory and disk sent ahead. */
             pages_ahead: components["schemas"]["PageCount"];
             /** @description Pages sent while the guest stood still. */
             pages_last: components["schemas"]["PageCount"];
+            /** @description Pages of memory and disk that the other host still had from when the VM was there. */
+            pages_there?: components["schemas"]["PageCount"];
             /**
              * Format: int64
              * @description Until all of a first copy was there, and a machine that waits for the rest.
@@ -2636,7 +2784,7 @@ export interface components {
             rounds: number;
             /**
              * Format: int64
-             * @description How long they took.
+             * @description Time they took.
              */
             rounds_us: number;
             /**
@@ -2656,17 +2804,22 @@ export interface components {
             total_us: number;
         };
         /**
-         * @description What a family's VMs may do beyond talking to each other. Its founder's
-         *     owner decides; clones have it from there.
+         * @description Rights of a family's VMs beyond talking to each other. Its founder's owner
+         *     decides; clones have it from there.
          */
         NetworkPolicy: {
             /**
-             * @description All that may be reached; if empty, whatever is no private network.
+             * @description All that may be reached, networks and host names; if empty, whatever is no private network.
              * @default []
              */
             allow: string[];
             /**
-             * @description Whether there is a way out.
+             * @description Destinations that may not be reached, even if it is allowed: names are asked of no resolver there, either.
+             * @default []
+             */
+            deny: string[];
+            /**
+             * @description Way to the outside, if there is one.
              * @default none
              */
             out: components["schemas"]["WayOut"];
@@ -2684,37 +2837,37 @@ export interface components {
             to?: components["schemas"]["NodeState"] | null;
         };
         /**
-         * @description What a node is called: 1 to 63 lower-case letters, digits and inner
-         *     hyphens, as a host is (RFC 1123). Its certificate bears it.
+         * @description Name of a node: 1 to 63 lower-case letters, digits and inner hyphens, as of
+         *     a host (RFC 1123). Its certificate bears it.
          */
         NodeName: string;
         /**
-         * @description How a node stands.
+         * @description State of a node.
          * @enum {string}
          */
         NodeState: "active" | "draining" | "lost";
         /** @description `GET /v1/nodes`: a node as the cluster knows it. */
         NodeView: {
-            /** @description Its API, by TLS. */
+            /** @description Address of the API, by TLS. */
             api: string;
-            /** @description Whether it is the one that answers. */
+            /** @description True for the node that answers. */
             here: boolean;
             /**
              * Format: int64
              * @description Seconds since 1970 at which it joined.
              */
             joined: number;
-            /** @description Its name. */
+            /** @description Name of the node. */
             name: components["schemas"]["NodeName"];
-            /** @description What it offers. */
+            /** @description Room that the node offers. */
             offers: components["schemas"]["Room"];
             /** @description Where its pager offers page images to other nodes. */
             pages: string;
-            /** @description How it stands. */
+            /** @description State of the node. */
             state: components["schemas"]["NodeState"];
-            /** @description What VMs and reservations take of that. */
+            /** @description Room that VMs and reservations take of that. */
             taken: components["schemas"]["Room"];
-            /** @description Its end of the tunnels that families' networks go through. */
+            /** @description End of the tunnels that families' networks go through. */
             tunnel: string;
             /**
              * Format: int32
@@ -2807,22 +2960,36 @@ export interface components {
              * @description The first.
              */
             first: number;
-            /** @description How many. */
+            /** @description Number of pages. */
             pages: components["schemas"]["PageCount"];
         };
         /**
          * @description The key by which page images of one fork are served to other hosts: 32
-         *     bytes, base64. It shows itself to nobody who did not ask for it.
+         *     bytes, base64. Its debug output hides it.
          */
         PageSecret: string;
-        /** @description How a clone ended. */
+        /** @description A question which CPU guests are given. */
+        PeerCpu: {
+            /** @description Accelerator: `kvm` or `tcg`. */
+            accel: string;
+        };
+        /** @description A data disk of a VM that is about to move. */
+        PeerDisk: {
+            /** @description Serial number of the disk. */
+            name: components["schemas"]["VmName"];
+            /** @description Snapshot of that, if the VM only reads it. */
+            shared?: string | null;
+            /** @description Volume that it is, by its name there. */
+            volume: components["schemas"]["VmName"];
+        };
+        /** @description End of a clone. */
         PeerEnd: {
             /**
              * Format: int32
-             * @description Its number in the ticket.
+             * @description Number in the ticket.
              */
             number: number;
-            /** @description How its other processes ended, as it said. */
+            /** @description Reported ends of its other processes. */
             others: components["schemas"]["PeerProcessEnd"][];
             /**
              * Format: int32
@@ -2845,7 +3012,7 @@ export interface components {
             /** @description The families. */
             families: components["schemas"]["FamilyNews"][];
         };
-        /** @description What a host answers to that. */
+        /** @description Answer of a host to that. */
         PeerFamiliesResponse: {
             /** @description One entry a family that it was told of, in their order. */
             families: components["schemas"]["FamilyStanding"][];
@@ -2866,11 +3033,11 @@ export interface components {
             handout: components["schemas"]["Handout"];
             /** @description Paths in the guest that they do not inherit. */
             scrub?: string[];
-            /** @description Whether all pages are to be fetched in the background. */
+            /** @description True if all pages are to be fetched in the background. */
             settle?: boolean;
             ticket?: components["schemas"]["PeerTicket"] | null;
         };
-        /** @description What became of clones on another host. */
+        /** @description Results of clones on another host. */
         PeerForkResponse: {
             /** @description One entry a clone wanted. */
             clones: components["schemas"]["CloneResult"][];
@@ -2881,6 +3048,13 @@ export interface components {
              *     demand, for then they were asked for.
              */
             touched?: components["schemas"]["PageRun"][];
+        };
+        /** @description Images that a VM lies over which is about to move. */
+        PeerKept: {
+            /** @description Images of the VM. */
+            images: components["schemas"]["ImageId"][];
+            /** @description The VM. */
+            vm: components["schemas"]["VmId"];
         };
         /** @description The last of a VM that stands still. */
         PeerLand: {
@@ -2895,19 +3069,25 @@ export interface components {
              */
             devices: string;
             disk?: components["schemas"]["Delta"] | null;
-            /** @description Its memory. */
+            /** @description Memory as it is now. */
             memory: components["schemas"]["Delta"];
             /** @description The migration. */
             migration: components["schemas"]["ForkId"];
-            /** @description The snapshot of its volume that is its disk: it goes on once that has come. */
-            snapshot?: string | null;
+            /** @description The snapshots of volumes that are its disks: it goes on once those have come. */
+            snapshots?: components["schemas"]["VolumeAt"][];
         };
-        /** @description What a host answers to a step. */
+        /** @description Answer of a host to a step. */
         PeerMigrated: "here" | {
             /** @description That volume can come, by what differs from this snapshot, which is here, or all of it. */
             since: string | null;
         } | {
-            /** @description It goes on here. */
+            /** @description Guests are given this CPU here. */
+            cpu: components["schemas"]["GuestCpu"];
+        } | {
+            /** @description Those images of the VM are here, and stay for a while. */
+            kept: components["schemas"]["ImageId"][];
+        } | {
+            /** @description Goes on here. */
             landed: components["schemas"]["Landed"];
         } | "ended";
         /**
@@ -2920,6 +3100,12 @@ export interface components {
              *     snapshots come by `PUT /v1/peer/migrations/{migration}/volume`.
              */
             volume: components["schemas"]["PeerVolume"];
+        } | {
+            /** @description Say which CPU guests are given there. */
+            cpu: components["schemas"]["PeerCpu"];
+        } | {
+            /** @description Say which images are still there of a VM that has been there. */
+            kept: components["schemas"]["PeerKept"];
         } | {
             /**
              * @description Fetch a first copy, and make a machine that waits for the rest. Answered when all of it is
@@ -2938,35 +3124,39 @@ export interface components {
         };
         /** @description A VM that is about to move. */
         PeerPrepare: {
+            /** @description Other disks of the VM, of which a snapshot has come each. */
+            data?: components["schemas"]["PeerDisk"][];
             disk?: components["schemas"]["ImageId"] | null;
             /** @description An instant of it. */
             first: components["schemas"]["Handout"];
-            /** @description What its memory will be called in the end. */
+            /** @description Final id of its memory. */
             memory: components["schemas"]["ImageId"];
-            /** @description What else it is, apart from that. */
+            /** @description Images of that which come by what they differ in from one that is there. */
+            over?: components["schemas"]["Delta"][];
+            /** @description Properties of the VM, apart from that. */
             vm: components["schemas"]["HandoutVm"];
             volume?: components["schemas"]["VmName"] | null;
         };
-        /** @description How one process of a clone ended. */
+        /** @description End of one process of a clone. */
         PeerProcessEnd: {
             /**
              * Format: int32
-             * @description Its number in the ticket.
+             * @description Number in the ticket.
              */
             id: number;
             /**
              * Format: int32
-             * @description Its status, if it is known.
+             * @description Status, if it is known.
              */
             status?: number | null;
         };
         /** @description One clone that was promised. */
         PeerPromise: {
-            /** @description Its place in the family, among those that were lent. */
+            /** @description Place in the family, among those that were lent. */
             member: components["schemas"]["Member"];
             /**
              * Format: int32
-             * @description Its number in the ticket.
+             * @description Number in the ticket.
              */
             number: number;
             /**
@@ -2982,16 +3172,16 @@ export interface components {
         };
         /** @description Memory that was written since it was sent. */
         PeerRound: {
-            /** @description It as it is now. */
+            /** @description Memory as it is now. */
             memory: components["schemas"]["Delta"];
             /** @description The migration. */
             migration: components["schemas"]["ForkId"];
         };
         /** @description Clones that a guest was promised by a ticket: as many as are wanted. */
         PeerTicket: {
-            /** @description What was promised. */
+            /** @description Promises of the ticket. */
             clones: components["schemas"]["PeerPromise"][];
-            /** @description Whom they are told is their parent. */
+            /** @description Address that the clones are told is their parent's. */
             home: string;
             /** @description The ticket. */
             id: components["schemas"]["TicketId"];
@@ -3006,35 +3196,37 @@ export interface components {
         PeerTicketRequest: {
             /** @description The clones whose ends are known by now. */
             known: number[];
-            /** @description Nobody will ask again. */
+            /** @description True if this is the last request. */
             over: boolean;
             /** @description The ticket. */
             ticket: components["schemas"]["TicketId"];
             /**
              * Format: int32
-             * @description How long to wait for another, in ms; ten seconds at most.
+             * @description Time to wait for another, in ms; ten seconds at most.
              */
             wait_ms: number;
         };
-        /** @description What a host answers to that. */
+        /** @description Answer of a host to that. */
         PeerTicketResponse: {
             /** @description The clones that have ended, all of them. */
             ended: components["schemas"]["PeerEnd"][];
-            /** @description Whether it knows that ticket. */
+            /** @description True if the host knows that ticket. */
             known: boolean;
         };
-        /** @description The volume that is the disk of a VM that is about to move. */
+        /** @description A volume that is a disk of a VM that is about to move. */
         PeerVolume: {
-            /** @description Its accelerator: `kvm` or `tcg`. */
+            /** @description Accelerator: `kvm` or `tcg`. */
             accel?: string;
             cpu?: components["schemas"]["GuestCpu"] | null;
             /** @description The migration. */
             migration: components["schemas"]["ForkId"];
-            /** @description Its name. */
+            /** @description Name there. */
             name: components["schemas"]["VmName"];
-            /** @description Its snapshots that were sent to other hosts, the oldest first. */
+            /** @description Ports of the host that lead to it. */
+            publish?: string[];
+            /** @description Snapshots that were sent to other hosts, the oldest first. */
             sent: string[];
-            /** @description Its identity, the same on every host: 32 hexadecimal digits. */
+            /** @description Identity of the volume, the same on every host: 32 hexadecimal digits. */
             volume: string;
         };
         /** @description `POST /v1/vms/{id}/published`: more ports of the host that are to lead to a VM. */
@@ -3088,7 +3280,7 @@ export interface components {
             image: components["schemas"]["ImageId"];
             /** @description When clones are let go. */
             order?: components["schemas"]["PageOrder"];
-            /** @description Its size. */
+            /** @description Size of the image. */
             pages: components["schemas"]["PageCount"];
         };
         /** @description Where a daemon is reached over the network. */
@@ -3117,9 +3309,27 @@ export interface components {
             /** @description New size, a multiple of 4096 bytes. What lies beyond a smaller one is lost. */
             size: components["schemas"]["ByteCount"];
         };
+        /** @description Starts of a VM that ended by itself. */
+        Restarts: {
+            /**
+             * Format: int64
+             * @description Seconds since 1970 at which the last one succeeded; 0: none has.
+             */
+            begun: number;
+            /**
+             * Format: int64
+             * @description Seconds since 1970 at which the next is due.
+             */
+            due?: number | null;
+            /**
+             * Format: int32
+             * @description Starts in a row of which none ran for a minute, with the one that is due.
+             */
+            tried: number;
+        };
         /**
-         * @description What a node has, or what is taken of it. vCPUs are promised several to a
-         *     processor, and memory several times over: clones share most of theirs.
+         * @description Room that a node has, or that is taken of it. vCPUs are promised several to
+         *     a processor, and memory several times over: clones share most of theirs.
          */
         Room: {
             /** @description Memory of guests. */
@@ -3132,7 +3342,10 @@ export interface components {
         };
         /** @description Volume that is to be the root disk of a VM. */
         RootVolume: {
-            /** @description Its name. One that does not exist is made as a copy of the image's disk. */
+            /**
+             * @description Name of the volume. One that does not exist is made as a copy of the
+             *     image's disk.
+             */
             name: components["schemas"]["VmName"];
             size?: components["schemas"]["ByteCount"] | null;
         };
@@ -3140,12 +3353,18 @@ export interface components {
         RunRequest: {
             /** @description Boot it even if a first boot of the image is kept that it could be woken from, and keep none. */
             cold?: boolean;
+            /**
+             * @description Hosts that it is to be able to move to: nodes of the cluster or peers by name, or `peers` for
+             *     all of them. Its CPU has no feature that one of theirs lacks.
+             */
+            cpu_baseline?: string[];
             /** @description Volumes that are disks of it beside that one. */
             data?: components["schemas"]["DataVolume"][];
             /** @description Environment of every command that is run in it from outside. */
             env?: {
                 [key: string]: string;
             };
+            idle?: components["schemas"]["Idle"] | null;
             /** @description Image to boot: the name of a recipe. */
             image: string;
             /**
@@ -3153,7 +3372,7 @@ export interface components {
              *     with virtio built in or in the image's initramfs.
              */
             kernel?: string | null;
-            /** @description What it is told apart by; its clones have them, too. */
+            /** @description Labels for selecting the VM; its clones have them, too. */
             labels?: components["schemas"]["Labels"];
             lifetime?: components["schemas"]["Lifetime"] | null;
             /**
@@ -3174,8 +3393,10 @@ export interface components {
              */
             memory_mib?: number | null;
             name?: components["schemas"]["VmName"] | null;
-            /** @description What it and its clones may do on the network. */
+            /** @description Rights of the VM and its clones on the network. */
             network?: components["schemas"]["NetworkPolicy"];
+            /** @description Tells whether it is started again if it ends by itself: `no`, `always`, `on-failure`, `on-failure:N`. */
+            restart?: string;
             /** @description Paths in the guest that no clone inherits, unless a fork says so. */
             secrets?: string[];
             /**
@@ -3191,10 +3412,53 @@ export interface components {
             warm?: number;
         };
         /**
-         * @description What became of a ticket's clone.
+         * @description State of a ticket's clone.
          * @enum {string}
          */
         SeatState: "reserved" | "awaited" | "unmade" | "alive" | "ended";
+        /** @description Answer to a request for a token: it is shown this once. */
+        ShareGrant: {
+            /** @description The token, as it will be listed. */
+            share: components["schemas"]["ShareView"];
+            /** @description Token that a client of the gateway shows. */
+            token: string;
+        };
+        /** @description A token that admits to one port of one VM. */
+        ShareId: string;
+        /** @description `POST /v1/vms/{id}/shares`: give out a token for one port of a VM. */
+        ShareRequest: {
+            /**
+             * Format: int32
+             * @description Seconds for which it holds, at most ten years; an hour if absent.
+             */
+            expires_s?: number;
+            /** @description Purpose: 128 bytes at most. */
+            note?: string;
+            /**
+             * Format: int32
+             * @description TCP port of the guest.
+             */
+            port: number;
+        };
+        /** @description A token for one port of one VM, as it is listed. The token itself is kept nowhere. */
+        ShareView: {
+            /**
+             * Format: int64
+             * @description Seconds since 1970 from which on it holds no more.
+             */
+            expires: number;
+            /** @description BLAKE3 of the token, in hexadecimal: by this gateways know it. */
+            hash: string;
+            /** @description Id by which it is taken back. */
+            id: components["schemas"]["ShareId"];
+            /** @description Purpose. */
+            note?: string;
+            /**
+             * Format: int32
+             * @description TCP port of the guest.
+             */
+            port: number;
+        };
         SignalNumber: number;
         /** @description `POST /v1/volumes/{name}/snapshots`: keep a volume as it is. */
         SnapshotVolume: {
@@ -3239,7 +3503,7 @@ export interface components {
             problem?: string | null;
             /**
              * Format: int32
-             * @description How many are.
+             * @description Number that is ready.
              */
             ready: number;
             /**
@@ -3255,7 +3519,7 @@ export interface components {
         Start: "at_boot" | "never";
         /** @description Events of a host from one start of its daemon to the next. */
         StreamId: string;
-        /** @description What a guest did before it was docked, by its own account. */
+        /** @description Preparation of a guest before it was docked, by its own account. */
         SubstrateGuest: {
             /**
              * Format: int64
@@ -3264,7 +3528,7 @@ export interface components {
             cleared: number;
             /** @description Free memory that it gave back. */
             given_back: components["schemas"]["ByteCount"];
-            /** @description What it could not do, one line each. */
+            /** @description Problems of the guest, one line each. */
             notes: string[];
             /** @description Services that it stopped. */
             stopped: string[];
@@ -3282,7 +3546,7 @@ export interface components {
         };
         /** @description `GET /v1/substrate-key`: the key by which this host signs what it pushes. */
         SubstrateKey: {
-            /** @description Its public half, an Ed25519 key in 64 hexadecimal digits. */
+            /** @description Public half of the key, an Ed25519 key in 64 hexadecimal digits. */
             public: string;
         };
         /**
@@ -3294,7 +3558,7 @@ export interface components {
         SubstratePart: {
             /** @description The file that it is kept in. */
             file: components["schemas"]["ByteCount"];
-            /** @description Its page image. */
+            /** @description Page image of the part. */
             image: components["schemas"]["ImageId"];
             over?: components["schemas"]["ImageId"] | null;
             /** @description Those of them that are not in what it lies over. */
@@ -3306,9 +3570,9 @@ export interface components {
         SubstrateParts: {
             /** @description State of CPUs and devices. */
             devices: components["schemas"]["ByteCount"];
-            /** @description Its disk, as far as it differs from the guest image. */
+            /** @description Disk of the VM, as far as it differs from the guest image. */
             disk: components["schemas"]["SubstratePart"];
-            /** @description Its memory. */
+            /** @description Memory of the VM. */
             memory: components["schemas"]["SubstratePart"];
         };
         /** @description A substrate. */
@@ -3324,11 +3588,11 @@ export interface components {
             from: components["schemas"]["VmName"];
             /** @description Image that the VM, or its ancestor, booted from. */
             image: string;
-            /** @description Its kind. */
+            /** @description Kind of the substrate. */
             kind: components["schemas"]["SubstrateKind"];
             /** @description Memory of the VMs made of it. */
             memory: components["schemas"]["ByteCount"];
-            /** @description Its name. */
+            /** @description Name of the substrate. */
             name: components["schemas"]["VmName"];
             /** @description Name of the user that docked it; none: the host's operator. */
             owner?: string | null;
@@ -3345,15 +3609,27 @@ export interface components {
             /** @description VMs that lie over it. */
             vms: components["schemas"]["VmName"][];
         };
-        /** @description What a VM has been given beside its machine. Clones have their parent's. */
+        /**
+         * @description Terms that a VM has been given beside its machine. Clones have their
+         *     parent's.
+         */
         Terms: {
+            /** @description True if it was paused or stopped for it was not used, and is woken by its next use. */
+            asleep?: boolean;
             ends?: components["schemas"]["Ends"] | null;
             /** @description Environment of every command that is run in it from outside. */
             env?: {
                 [key: string]: string;
             };
-            /** @description What it is told apart by. */
+            idle?: components["schemas"]["Idle"] | null;
+            /** @description Labels for selecting the VM. */
             labels?: components["schemas"]["Labels"];
+            /** @description Tells whether it is started again if it ends by itself. Clones are not. */
+            restart?: string;
+            /** @description Starts of that kind. */
+            restarts?: components["schemas"]["Restarts"];
+            /** @description Tokens that were given out for its ports. Clones have none. */
+            shares?: components["schemas"]["ShareView"][];
         };
         /** @description A ticket is at another stage. */
         TicketChanged: {
@@ -3362,20 +3638,20 @@ export interface components {
              * @description Clones of it here: reserved, made or being ended.
              */
             clones: number;
-            /** @description Its stage. */
+            /** @description Stage of the ticket. */
             stage: components["schemas"]["TicketStage"];
-            /** @description What its numbers number. */
+            /** @description Units that its numbers count. */
             ticket: components["schemas"]["TicketKind"];
         };
         /** @description A reservation of clones. */
         TicketId: string;
         /**
-         * @description What a ticket's numbers number.
+         * @description Units that a ticket's numbers count.
          * @enum {string}
          */
         TicketKind: "flat" | "hierarchical";
         /**
-         * @description How far a ticket is.
+         * @description Phase of a ticket.
          * @enum {string}
          */
         TicketPhase: "granted" | "cloned" | "killed";
@@ -3393,7 +3669,7 @@ export interface components {
              * @description Processes in it that have numbers.
              */
             processes: number;
-            /** @description What became of it. */
+            /** @description State of the clone. */
             state: components["schemas"]["SeatState"];
             /**
              * Format: int32
@@ -3409,24 +3685,27 @@ export interface components {
         TicketStage: "granted" | "cloned" | "killed" | "spent";
         /** @description `GET /v1/tickets`: a ticket that is not used up. */
         TicketView: {
-            /** @description Its clones, in order of their numbers; of another host's ticket those made here. */
+            /**
+             * @description Clones of the ticket, in order of their numbers; of another host's
+             *     ticket those made here.
+             */
             clones: components["schemas"]["TicketSeat"][];
-            /** @description Its id. */
+            /** @description Id of the ticket. */
             id: components["schemas"]["TicketId"];
-            /** @description What its numbers number. */
+            /** @description Units that its numbers count. */
             kind: components["schemas"]["TicketKind"];
             /**
              * @description The VM it was granted to; one of another host, if clones of that one's ticket are
              *     made here.
              */
             owner: components["schemas"]["VmId"];
-            /** @description How far it is. */
+            /** @description Phase of the ticket. */
             phase: components["schemas"]["TicketPhase"];
         };
         /** @description A token that was just given out. The host keeps no copy of it. */
         TokenGrant: {
             remote?: components["schemas"]["RemoteView"] | null;
-            /** @description What to send as `Authorization: Bearer …`. */
+            /** @description Secret to send as `Authorization: Bearer …`. */
             token: components["schemas"]["TokenSecret"];
             /** @description The token, as it will be listed. */
             view: components["schemas"]["TokenView"];
@@ -3440,12 +3719,12 @@ export interface components {
              * @description Seconds it holds; for ever if absent.
              */
             expires_s?: number | null;
-            /** @description What its owner calls it: 1 to 64 characters, unique. */
+            /** @description Name that its owner gives it: 1 to 64 characters, unique. */
             name: string;
         };
-        /** @description A token in full. It shows itself to nobody who did not ask for it. */
+        /** @description A token in full. Its debug output hides the secret. */
         TokenSecret: string;
-        /** @description A token, as everyone may see it. */
+        /** @description A token, without its secret. */
         TokenView: {
             /**
              * Format: int64
@@ -3457,9 +3736,9 @@ export interface components {
              * @description Seconds since 1970 from which on it holds no more; none if it always will.
              */
             expires?: number | null;
-            /** @description Its id, the part of it that is no secret. */
+            /** @description Id, the part of the token that is no secret. */
             id: components["schemas"]["TokenId"];
-            /** @description What its owner calls it. */
+            /** @description Name that its owner gave it. */
             name: string;
         };
         /** @description A transfer is over. */
@@ -3470,7 +3749,7 @@ export interface components {
             pages: components["schemas"]["PageCount"];
         };
         /**
-         * @description What ports are numbered for.
+         * @description Protocol that a port belongs to.
          * @enum {string}
          */
         Transport: "tcp" | "udp";
@@ -3507,10 +3786,10 @@ export interface components {
         };
         /** @description A VM is listed from here on. */
         VmCreated: {
-            /** @description Its guest image. */
+            /** @description Guest image of the VM. */
             image: string;
             parent?: components["schemas"]["VmId"] | null;
-            /** @description Its state: `starting` of one that boots, `running` of a clone. */
+            /** @description State of the VM: `starting` of one that boots, `running` of a clone. */
             state: components["schemas"]["VmState"];
         };
         /** @description One virtual machine, from its creation to its end. */
@@ -3524,11 +3803,11 @@ export interface components {
             /** @description Dependence of its disk on others' files, and progress on the way from there. */
             independence?: components["schemas"]["IndependenceView"];
             memory_image?: components["schemas"]["ImageUse"] | null;
-            /** @description What its family may do on the network. */
+            /** @description Rights of the family on the network. */
             network?: components["schemas"]["NetworkPolicy"];
             /**
-             * @description What its guest could not do when it came up, one line each: files of its own that
-             *     could not be written, hooks that failed. It runs all the same.
+             * @description Problems of the guest when it came up, one line each: files of its own that could
+             *     not be written, hooks that failed. It runs all the same.
              */
             notes?: string[];
             /** @description Pages of memory that are its own. */
@@ -3544,12 +3823,12 @@ export interface components {
             warm: number;
         };
         /**
-         * @description What a user calls a VM; a host name as of RFC 1123, so that the guest can
-         *     carry it: 1 to 63 lower-case letters, digits and inner hyphens.
+         * @description Name that a user gives a VM; a host name as of RFC 1123, so that the guest
+         *     can carry it: 1 to 63 lower-case letters, digits and inner hyphens.
          */
         VmName: string;
         /**
-         * @description What a page image is to a VM.
+         * @description Part of a VM that a page image is.
          * @enum {string}
          */
         VmPart: "memory" | "disk";
@@ -3557,7 +3836,7 @@ export interface components {
         VmRemoved: {
             /** @description Reason of its end, if it failed. */
             failure?: string | null;
-            /** @description Its last state. */
+            /** @description Last state of the VM. */
             state: components["schemas"]["VmState"];
         };
         /** @description A VM does not answer, or answers again. */
@@ -3570,7 +3849,7 @@ export interface components {
          * @enum {string}
          */
         VmState: "starting" | "warm" | "running" | "paused" | "stopped" | "checkpoint" | "ending";
-        /** @description What one VM has used. */
+        /** @description Resources one VM has used. */
         VmUsage: {
             /**
              * Format: int64
@@ -3605,8 +3884,10 @@ export interface components {
         VmView: {
             /** @description Accelerator: `kvm` or `tcg`. */
             accel: string;
-            /** @description Its place on the family's network. */
+            /** @description Place on the family's network. */
             address: components["schemas"]["Address"];
+            /** @description True if it was paused or stopped for it was not used, and is woken by its next use. */
+            asleep?: boolean;
             /** @description Pages of it that are still on another host. */
             awaits?: components["schemas"]["Awaited"][];
             /**
@@ -3617,9 +3898,9 @@ export interface components {
             ends?: components["schemas"]["Ends"] | null;
             /** @description This life of its memory. */
             epoch: components["schemas"]["Epoch"];
-            /** @description Why it was ended, if not because somebody wanted that. */
+            /** @description Reason why it was ended, unless on request. */
             failure?: string | null;
-            /** @description Its family. */
+            /** @description Family of the VM. */
             family: components["schemas"]["FamilyId"];
             fork?: components["schemas"]["ForkId"] | null;
             /**
@@ -3629,17 +3910,18 @@ export interface components {
             granted?: number | null;
             /** @description The other host it runs on; none if it is this one. */
             host?: string | null;
-            /** @description Its id. */
+            /** @description Id of the VM. */
             id: components["schemas"]["VmId"];
+            idle?: components["schemas"]["Idle"] | null;
             /** @description Image it, or its ancestor, booted from. */
             image: string;
-            /** @description What it is told apart by. */
+            /** @description Labels for selecting the VM. */
             labels?: components["schemas"]["Labels"];
-            /** @description Its place in the family. */
+            /** @description Place in the family. */
             member: components["schemas"]["Member"];
             /** @description Memory. */
             memory: components["schemas"]["ByteCount"];
-            /** @description Its name, unique among the VMs that exist. */
+            /** @description Name, unique among the VMs that exist. */
             name: components["schemas"]["VmName"];
             parent?: components["schemas"]["VmId"] | null;
             /**
@@ -3649,9 +3931,19 @@ export interface components {
             pid?: number | null;
             /** @description Ports of the host that lead to it. */
             published?: string[];
-            /** @description It runs, but its agent or its QEMU does not answer, for this reason. */
+            /** @description Tells whether it is started again if it ends by itself: `no`, `always`, `on-failure`, `on-failure:N`. */
+            restart?: string;
+            /**
+             * @description Reason why the agent or the QEMU of a running VM does not answer; absent
+             *     if both do.
+             */
             silence?: string | null;
-            /** @description Its state. */
+            /**
+             * Format: int64
+             * @description Seconds since 1970 at which it is started again; none: it is not.
+             */
+            starts?: number | null;
+            /** @description State of the VM. */
             state: components["schemas"]["VmState"];
             /**
              * Format: int32
@@ -3659,9 +3951,16 @@ export interface components {
              */
             vcpus: number;
         };
+        /** @description Volume at one instant. */
+        VolumeAt: {
+            /** @description Snapshot. */
+            snapshot: string;
+            /** @description Volume. */
+            volume: components["schemas"]["VmName"];
+        };
         /** @description A volume as it was at one instant. */
         VolumeSnapshot: {
-            /** @description Its name. */
+            /** @description Name of the snapshot. */
             name: string;
             /** @description Size of the disk. */
             size: components["schemas"]["ByteCount"];
@@ -3682,18 +3981,18 @@ export interface components {
             epoch: number;
             /** @description Why it cannot be opened; then nothing else is known of it. It can be removed. */
             failure?: string | null;
-            /** @description Its name. */
+            /** @description Name of the volume. */
             name: components["schemas"]["VmName"];
             /** @description Size of the disk. */
             size: components["schemas"]["ByteCount"];
-            /** @description Its snapshots, the oldest first. */
+            /** @description Snapshots of the volume, the oldest first. */
             snapshots: components["schemas"]["VolumeSnapshot"][];
             /** @description Bytes stored for its blocks, those of snapshots included. */
             stored: components["schemas"]["ByteCount"];
             vm?: components["schemas"]["VmName"] | null;
         };
         /**
-         * @description Whether a family's VMs may open connections to the outside.
+         * @description Right of a family's VMs to open connections to the outside.
          * @enum {string}
          */
         WayOut: "none" | "nat";
@@ -3735,6 +4034,7 @@ export type Delta = components['schemas']['Delta'];
 export type Diagnosis = components['schemas']['Diagnosis'];
 export type DiskSlice = components['schemas']['DiskSlice'];
 export type DockRequest = components['schemas']['DockRequest'];
+export type EgressRequest = components['schemas']['EgressRequest'];
 export type Ends = components['schemas']['Ends'];
 export type EntryPoint = components['schemas']['EntryPoint'];
 export type Epoch = components['schemas']['Epoch'];
@@ -3779,6 +4079,7 @@ export type HandoutParent = components['schemas']['HandoutParent'];
 export type HandoutVm = components['schemas']['HandoutVm'];
 export type HostEvent = components['schemas']['HostEvent'];
 export type HostProgress = components['schemas']['HostProgress'];
+export type Idle = components['schemas']['Idle'];
 export type IfStuck = components['schemas']['IfStuck'];
 export type ImageChanged = components['schemas']['ImageChanged'];
 export type ImageCommitRequest = components['schemas']['ImageCommitRequest'];
@@ -3820,12 +4121,15 @@ export type PageCount = components['schemas']['PageCount'];
 export type PageOrder = components['schemas']['PageOrder'];
 export type PageRun = components['schemas']['PageRun'];
 export type PageSecret = components['schemas']['PageSecret'];
+export type PeerCpu = components['schemas']['PeerCpu'];
+export type PeerDisk = components['schemas']['PeerDisk'];
 export type PeerEnd = components['schemas']['PeerEnd'];
 export type PeerEndMigration = components['schemas']['PeerEndMigration'];
 export type PeerFamiliesRequest = components['schemas']['PeerFamiliesRequest'];
 export type PeerFamiliesResponse = components['schemas']['PeerFamiliesResponse'];
 export type PeerForkRequest = components['schemas']['PeerForkRequest'];
 export type PeerForkResponse = components['schemas']['PeerForkResponse'];
+export type PeerKept = components['schemas']['PeerKept'];
 export type PeerLand = components['schemas']['PeerLand'];
 export type PeerMigrated = components['schemas']['PeerMigrated'];
 export type PeerMigration = components['schemas']['PeerMigration'];
@@ -3848,10 +4152,15 @@ export type RemoteView = components['schemas']['RemoteView'];
 export type RenameRequest = components['schemas']['RenameRequest'];
 export type RequestId = components['schemas']['RequestId'];
 export type ResizeVolume = components['schemas']['ResizeVolume'];
+export type Restarts = components['schemas']['Restarts'];
 export type Room = components['schemas']['Room'];
 export type RootVolume = components['schemas']['RootVolume'];
 export type RunRequest = components['schemas']['RunRequest'];
 export type SeatState = components['schemas']['SeatState'];
+export type ShareGrant = components['schemas']['ShareGrant'];
+export type ShareId = components['schemas']['ShareId'];
+export type ShareRequest = components['schemas']['ShareRequest'];
+export type ShareView = components['schemas']['ShareView'];
 export type SignalNumber = components['schemas']['SignalNumber'];
 export type SnapshotVolume = components['schemas']['SnapshotVolume'];
 export type StandbyRequest = components['schemas']['StandbyRequest'];
@@ -3892,6 +4201,7 @@ export type VmSilence = components['schemas']['VmSilence'];
 export type VmState = components['schemas']['VmState'];
 export type VmUsage = components['schemas']['VmUsage'];
 export type VmView = components['schemas']['VmView'];
+export type VolumeAt = components['schemas']['VolumeAt'];
 export type VolumeSnapshot = components['schemas']['VolumeSnapshot'];
 export type VolumeView = components['schemas']['VolumeView'];
 export type WayOut = components['schemas']['WayOut'];
@@ -3947,7 +4257,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description What was found */
+            /** @description Findings */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -3967,7 +4277,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description What was found, and whether it was removed */
+            /** @description Findings, and whether they were removed */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -4061,7 +4371,7 @@ export interface operations {
     import_image: {
         parameters: {
             query: {
-                /** @description What the body is. */
+                /** @description Format of the body. */
                 format: components["schemas"]["ImportFormat"];
                 /**
                  * @description Of a disk with a partition table: the partition with the root file
@@ -4110,7 +4420,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It is built */
+            /** @description The image is built */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -4208,7 +4518,7 @@ export interface operations {
     export_image: {
         parameters: {
             query: {
-                /** @description How to write it. */
+                /** @description Format of the body. */
                 format: components["schemas"]["ExportFormat"];
             };
             header?: never;
@@ -4271,7 +4581,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description It is a node now */
+            /** @description The host is a node now */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -4315,7 +4625,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description What the host's daemon is to be started with */
+            /** @description Token to start the host's daemon with */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -4334,7 +4644,7 @@ export interface operations {
             };
             header?: never;
             path: {
-                /** @description Its name */
+                /** @description Name of the node */
                 node: string;
             };
             cookie?: never;
@@ -4357,7 +4667,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description Its name */
+                /** @description Name of the node */
                 node: string;
             };
             cookie?: never;
@@ -4380,7 +4690,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description Its name */
+                /** @description Name of the node */
                 node: string;
             };
             cookie?: never;
@@ -4479,7 +4789,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description How far it is */
+            /** @description Stage of the migration */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -4514,8 +4824,10 @@ export interface operations {
     volume: {
         parameters: {
             query: {
-                /** @description Its name. */
+                /** @description Snapshot. */
                 snapshot: string;
+                /** @description Volume, by its name there. */
+                volume: components["schemas"]["VmName"];
             };
             header?: never;
             path: {
@@ -4574,7 +4886,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It does */
+            /** @description The daemon answers */
             204: {
                 headers: {
                     [name: string]: unknown;
@@ -4639,7 +4951,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description Its public half */
+            /** @description Public half of the key */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -4699,7 +5011,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description Its name */
+                /** @description Name of the substrate */
                 name: string;
             };
             cookie?: never;
@@ -4722,7 +5034,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description Its name */
+                /** @description Name of the substrate */
                 name: string;
             };
             cookie?: never;
@@ -4745,7 +5057,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description Its name */
+                /** @description Name of the substrate */
                 name: string;
             };
             cookie?: never;
@@ -4772,7 +5084,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description Its name */
+                /** @description Name of the substrate */
                 name: string;
             };
             cookie?: never;
@@ -4870,7 +5182,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description Its id */
+                /** @description Id of the ticket */
                 ticket: components["schemas"]["TicketId"];
             };
             cookie?: never;
@@ -5018,7 +5330,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description It runs: its agent has answered */
+            /** @description The VM runs: its agent has answered */
             201: {
                 headers: {
                     [name: string]: unknown;
@@ -5027,7 +5339,7 @@ export interface operations {
                     "application/json": components["schemas"]["VmView"];
                 };
             };
-            /** @description It is starting; one that does not come up is listed no more */
+            /** @description The VM is starting; one that does not come up is listed no more */
             202: {
                 headers: {
                     [name: string]: unknown;
@@ -5183,7 +5495,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description It is typed */
+            /** @description The input is typed */
             204: {
                 headers: {
                     [name: string]: unknown;
@@ -5195,7 +5507,7 @@ export interface operations {
     export_disk: {
         parameters: {
             query: {
-                /** @description How to write it. */
+                /** @description Format of the body. */
                 format: components["schemas"]["ExportFormat"];
             };
             header?: never;
@@ -5214,6 +5526,33 @@ export interface operations {
                 };
                 content: {
                     "application/octet-stream": components["schemas"]["Raw"];
+                };
+            };
+        };
+    };
+    egress: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["EgressRequest"];
+            };
+        };
+        responses: {
+            /** @description What the family may do on the network now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["NetworkPolicy"];
                 };
             };
         };
@@ -5302,7 +5641,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description It is there */
+            /** @description The file or folder is there */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -5330,7 +5669,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It is gone */
+            /** @description The file or folder is gone */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -5380,7 +5719,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It is there */
+            /** @description The file or folder is there */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -5447,6 +5786,56 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ForkProgress"][];
+                };
+            };
+        };
+    };
+    set_idle: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["Idle"];
+            };
+        };
+        responses: {
+            /** @description The VM as it is now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VmView"];
+                };
+            };
+        };
+    };
+    remove_idle: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The VM as it is now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VmView"];
                 };
             };
         };
@@ -5621,7 +6010,7 @@ export interface operations {
             };
         };
         responses: {
-            /** @description It goes on there */
+            /** @description The VM goes on there */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -5649,7 +6038,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It is there */
+            /** @description The file or folder is there */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -5884,12 +6273,87 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It is sent */
+            /** @description The signal is sent */
             200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content?: never;
+            };
+        };
+    };
+    list_shares: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The tokens, without what makes them tokens */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ShareView"][];
+                };
+            };
+        };
+    };
+    share_port: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["ShareRequest"];
+            };
+        };
+        responses: {
+            /** @description The token */
+            201: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ShareGrant"];
+                };
+            };
+        };
+    };
+    remove_share: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Id of the token */
+                share: components["schemas"]["ShareId"];
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The token that was */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ShareView"];
+                };
             };
         };
     };
@@ -5982,7 +6446,7 @@ export interface operations {
         };
         requestBody?: never;
         responses: {
-            /** @description It is watched: a stream of lines, each one event as JSON; empty ones mean nothing */
+            /** @description The folder is watched: a stream of lines, each one event as JSON; empty ones mean nothing */
             200: {
                 headers: {
                     [name: string]: unknown;
@@ -6042,7 +6506,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description Its name */
+                /** @description Name of the volume */
                 name: string;
             };
             cookie?: never;
@@ -6065,7 +6529,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description Its name */
+                /** @description Name of the volume */
                 name: string;
             };
             cookie?: never;
@@ -6088,7 +6552,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description Its name */
+                /** @description Name of the volume */
                 name: string;
             };
             cookie?: never;
@@ -6115,7 +6579,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description Its name */
+                /** @description Name of the volume */
                 name: string;
             };
             cookie?: never;
@@ -6142,7 +6606,7 @@ export interface operations {
             query?: never;
             header?: never;
             path: {
-                /** @description Its name */
+                /** @description Name of the volume */
                 name: string;
             };
             cookie?: never;

@@ -79,9 +79,10 @@ impl Group {
     /// a terminal; any other is for the command's first process, as of kill(1).
     pub fn pass(&self, signal: Signal) {
         // Nothing receives it if the command has just ended.
-        let _ = match signal {
-            Signal::SIGINT | Signal::SIGQUIT => killpg(self.leader, signal),
-            _ => kill(self.leader, signal),
+        let _ = if matches!(signal, Signal::SIGINT | Signal::SIGQUIT) {
+            killpg(self.leader, signal)
+        } else {
+            kill(self.leader, signal)
         };
     }
 

@@ -40,7 +40,7 @@ const ENDING: [Signal; 4] = [
     Signal::SIGTERM,
 ];
 
-/// How much a command may say, and whether anyone listens.
+/// Limit of a command's output, and whether it has a reader.
 #[derive(Debug)]
 struct Flow {
     state: Mutex<Window>,

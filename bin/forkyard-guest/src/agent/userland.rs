@@ -116,11 +116,6 @@ impl Userland {
         door(&self.exec())
     }
 
-    /// Opens the door of the cgroup for commands.
-    pub fn exec_procs(&self) -> std::io::Result<File> {
-        door(&self.exec())
-    }
-
     /// Tells whether it was told to freeze.
     pub fn is_held(&self) -> bool {
         fs::read_to_string(self.group.join("cgroup.freeze")).is_ok_and(|told| told.trim() == "1")

@@ -20,8 +20,12 @@ use super::{
 use forkyard_guestlink::{Client, CloneEnd, Cloning, FrameReader, IDENTITY_FILE, SOCKET, send};
 use forkyard_types::{Ticket, TicketKind};
 use nix::{
-    sys::signal::{SigSet, Signal, kill, killpg},
-    unistd::{Pid, getpgid, getpgrp},
+    ifaddrs::{InterfaceAddress, getifaddrs},
+    sys::{
+        signal::{SigSet, Signal, kill, killpg},
+        signalfd::{SfdFlags, SignalFd},
+    },
+    unistd::Pid,
 };
 use std::{
     collections::BTreeMap,
@@ -30,7 +34,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicI32, Ordering},
+        atomic::{AtomicBool, Ordering},
         mpsc,
     },
     thread,
@@ -86,8 +90,10 @@ pub struct Crew {
 
 /// A signal has ended the job: the thread that saw it ends this process.
 static GIVEN_UP: AtomicBool = AtomicBool::new(false);
-/// Process that signals are for, if it is not this one.
-static FOREMAN: AtomicI32 = AtomicI32::new(0);
+/// Receiver of signals, if it is not this process.
+static FOREMAN: Mutex<Option<Foreman>> = Mutex::new(None);
+/// Origin of a signal that a terminal's key has sent, as siginfo tells it.
+const SI_KERNEL: i32 = 0x80;
 
 /// Folder that goes when a signal ends the job.
 static FOLDER: Mutex<Option<PathBuf>> = Mutex::new(None);
@@ -107,22 +113,30 @@ pub fn unless_given_up<T>(outcome: T) -> T {
     outcome
 }
 
-/// Has signals go to this process from now on, instead of ending the job; 0 for
-/// none any more.
-pub fn pass_signals_to(process: u32) {
-    FOREMAN.store(i32::try_from(process).unwrap_or_default(), Ordering::SeqCst);
+/// Command that signals are for while it runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Foreman {
+    /// In this process's group: a terminal's keys reach it by themselves.
+    Beside(Pid),
+    /// Leader of a group of its own, which nothing but this process signals.
+    Apart(Pid),
 }
 
-/// Hands a signal on as the one that sent it would have sent it to that process.
-fn pass_on(process: i32, signal: Signal) {
-    let process = Pid::from_raw(process);
-    // One that has just ended needs no signal.
-    let _ = match signal {
-        // Of a terminal's keys: for a process group. If it is this one's, it has heard already.
-        Signal::SIGINT if getpgid(Some(process)) == Ok(getpgrp()) => return,
-        Signal::SIGINT => killpg(process, signal),
-        _ => kill(process, signal),
-    };
+impl Foreman {
+    /// Sends it a signal that has come from there, unless it has it already.
+    fn pass(self, signal: Signal, origin: i32) {
+        // One that has just ended needs no signal.
+        let _ = match self {
+            Self::Beside(_) if origin == SI_KERNEL => Ok(()),
+            Self::Beside(process) => kill(process, signal),
+            Self::Apart(leader) => killpg(leader, signal),
+        };
+    }
+}
+
+/// Has signals go there from now on, instead of ending the job, which they do again if it is none.
+pub fn pass_signals_to(foreman: Option<Foreman>) {
+    *FOREMAN.lock().unwrap_or_else(PoisonError::into_inner) = foreman;
 }
 
 impl Crew {
@@ -153,7 +167,10 @@ impl Crew {
         if granted < wanted.count {
             eprintln!("vmfork: {granted} of {} clones were granted", wanted.count);
         }
-        give_up_on(signals, client.clone(), ticket.clone());
+        let signalled = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC);
+        let signalled =
+            signalled.map_err(|error| Failure::Failed(format!("cannot read signals: {error}")))?;
+        give_up_on(signalled, client.clone(), ticket.clone());
         match client.clone_vm(ticket.id)? {
             Cloning::Clone { id, processes: _ } => {
                 drop(listener);
@@ -233,7 +250,7 @@ impl Crew {
         self.links.clone()
     }
 
-    /// Returns the next event; blocks.
+    /// Waits for the next event; blocks.
     pub fn next(&self) -> Option<Event> {
         self.inbox.recv().ok()
     }
@@ -370,20 +387,31 @@ fn ends() -> SigSet {
     SigSet::from_iter([Signal::SIGINT, Signal::SIGTERM, Signal::SIGHUP])
 }
 
-/// Lets these signals end the thread that calls, and what it starts.
-pub fn take_signals() {
+/// Starts something that these signals are to end as any other program: a child has the mask of the
+/// thread that starts it. One that comes just then ends this process.
+pub fn unmasked<T>(start: impl FnOnce() -> T) -> T {
     let _ = ends().thread_unblock();
+    let started = start();
+    let _ = ends().thread_block();
+    started
 }
 
 /// Ends the clones and this process at the first of these signals, which every
 /// thread has blocked; or hands it on.
-fn give_up_on(signals: SigSet, client: Client, ticket: Ticket) {
+fn give_up_on(signals: SignalFd, client: Client, ticket: Ticket) {
     thread::spawn(move || {
         let signal = loop {
-            let Ok(signal) = signals.wait() else { return };
-            match FOREMAN.load(Ordering::SeqCst) {
-                0 => break signal,
-                process => pass_on(process, signal),
+            let Ok(Some(told)) = signals.read_signal() else {
+                return;
+            };
+            let number = i32::try_from(told.ssi_signo).unwrap_or_default();
+            let Ok(signal) = Signal::try_from(number) else {
+                continue;
+            };
+            let foreman = *FOREMAN.lock().unwrap_or_else(PoisonError::into_inner);
+            match foreman {
+                None => break signal,
+                Some(foreman) => foreman.pass(signal, told.ssi_code),
             }
         };
         GIVEN_UP.store(true, Ordering::SeqCst);
@@ -397,7 +425,7 @@ fn give_up_on(signals: SigSet, client: Client, ticket: Ticket) {
     });
 }
 
-/// Returns this VM's identity, as its agent gives it.
+/// Identity of this VM, as its agent says.
 pub fn identity() -> io::Result<String> {
     fs::read_to_string(Path::new(SOCKET).with_file_name(IDENTITY_FILE))
 }
@@ -408,6 +436,19 @@ fn own_address() -> io::Result<IpAddr> {
         .lines()
         .find_map(|line| line.strip_prefix("FORKYARD_IP=")?.parse().ok());
     ip.ok_or_else(|| io::ErrorKind::InvalidData.into())
+}
+
+/// Name of the interface on the family's network, if it can be told.
+pub fn own_interface() -> Option<String> {
+    let own = own_address().ok()?;
+    let has = |interface: &InterfaceAddress| {
+        let address = interface
+            .address
+            .as_ref()
+            .and_then(|it| it.as_sockaddr_in());
+        address.is_some_and(|it| own == it.ip())
+    };
+    getifaddrs().ok()?.find(has).map(|it| it.interface_name)
 }
 
 #[cfg(test)]

@@ -11,19 +11,20 @@
 
 use super::{
     Failure,
-    crew::{self, Crew, Event, Links, Wanted},
+    crew::{self, Crew, Event, Foreman, Links, Wanted},
     number,
     report::{Ended, Into, Order, Task, TaskNo},
 };
 use forkyard_guestlink::{Client, FrameReader, send};
 use forkyard_types::{Ticket, TicketKind};
+use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
     env,
     fmt::Write as _,
     fs,
-    io::{self, Write},
+    io::{self, IsTerminal, Write},
     os::unix::{
         fs::{DirBuilderExt, OpenOptionsExt},
         net::{UnixListener, UnixStream},
@@ -122,8 +123,6 @@ fn with_hosts(
     let stop = crew.stop();
     let ended = thread::scope(|scope| {
         let waiter = scope.spawn(|| {
-            // What it starts is to be interrupted as any other.
-            crew::take_signals();
             let ended = start(&command, &job);
             stop();
             ended
@@ -142,19 +141,23 @@ fn start(command: &[String], job: &Folder) -> Result<ExitCode, Failure> {
         .ok_or_else(|| Failure::Usage("no command".into()))?;
     let mut command = Command::new(program);
     command.args(arguments).envs(job.variables());
-    // Signals for the group of this process are passed on, and would arrive twice. On a terminal
-    // the command has to stay in the group that may read from it.
-    if fs::File::open("/dev/tty").is_err() {
+    // A terminal's foreground is one group, and Ctrl-C is for all of it. Without one a signal for the
+    // group would come twice: by itself, and passed on.
+    let apart = !io::stdin().is_terminal();
+    if apart {
         command.process_group(0);
     }
-    let mut child = command
-        .spawn()
+    let mut child = crew::unmasked(|| command.spawn())
         .map_err(|error| Failure::Failed(format!("cannot run {program}: {error}")))?;
-    crew::pass_signals_to(child.id());
+    let process = Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX));
+    crew::pass_signals_to(Some(match apart {
+        true => Foreman::Apart(process),
+        false => Foreman::Beside(process),
+    }));
     let status = child
         .wait()
         .map_err(|error| Failure::Failed(format!("cannot wait for {program}: {error}")))?;
-    crew::pass_signals_to(0);
+    crew::pass_signals_to(None);
     let code = status
         .code()
         .unwrap_or_else(|| 128 + status.signal().unwrap_or_default());
@@ -186,12 +189,14 @@ impl Folder {
 
     /// Writes the hosts down.
     fn list(&self, ticket: &Ticket) -> io::Result<()> {
-        let mut slots = String::new();
+        let (mut slots, mut hydra) = (String::new(), String::new());
         for clone in &ticket.clones {
             // Writing to a string does not fail.
             let _ = writeln!(slots, "{} slots={}", clone.ip, clone.processes);
+            let _ = writeln!(hydra, "{}:{}", clone.ip, clone.processes);
         }
-        fs::write(self.0.join("hosts"), slots)
+        fs::write(self.0.join("hosts"), slots)?;
+        fs::write(self.0.join("hydra"), hydra)
     }
 
     fn variables(&self) -> Vec<(&'static str, PathBuf)> {
@@ -202,13 +207,24 @@ impl Folder {
             ("FORKYARD_HOSTFILE", hosts.clone()),
             ("FORKYARD_RSH", rsh.clone()),
             // Open MPI 4. Each daemon is started from here, not by another.
-            ("OMPI_MCA_plm_rsh_agent", rsh),
+            ("OMPI_MCA_plm_rsh_agent", rsh.clone()),
             ("OMPI_MCA_plm_rsh_no_tree_spawn", "1".into()),
             ("OMPI_MCA_orte_default_hostfile", hosts),
+            // A lost clone closes no connection. Its own defaults would notice after five minutes.
+            ("OMPI_MCA_oob_tcp_keepalive_time", "10".into()),
+            ("OMPI_MCA_oob_tcp_keepalive_intvl", "5".into()),
+            ("OMPI_MCA_oob_tcp_keepalive_probes", "4".into()),
+            // MPICH, by Hydra. Clones do not know the parent by its name.
+            ("HYDRA_LAUNCHER", "ssh".into()),
+            ("HYDRA_LAUNCHER_EXEC", rsh),
+            ("HYDRA_HOST_FILE", self.0.join("hydra")),
             // A fork is root's: only root gets here.
             ("OMPI_ALLOW_RUN_AS_ROOT", "1".into()),
             ("OMPI_ALLOW_RUN_AS_ROOT_CONFIRM", "1".into()),
         ];
+        if let Some(interface) = crew::own_interface() {
+            variables.push(("HYDRA_IFACE", interface.into()));
+        }
         // What the user has said counts.
         variables.retain(|(name, _)| *name == FOLDER || env::var_os(name).is_none());
         variables

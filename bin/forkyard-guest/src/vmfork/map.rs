@@ -17,7 +17,7 @@ use forkyard_guestlink::Client;
 use forkyard_types::TicketKind;
 use std::{
     collections::{BTreeMap, VecDeque},
-    io::{self, BufRead, Write},
+    io::{self, BufRead, IsTerminal, Write},
     path::PathBuf,
     process::ExitCode,
     time::Duration,
@@ -58,7 +58,7 @@ fn parse(words: &[&str]) -> Result<Words, Failure> {
                 rest
             }
             ["--timeout", seconds, rest @ ..] => {
-                parsed.limit = Some(self::seconds(seconds)?);
+                parsed.limit = Some(super::seconds(seconds)?);
                 rest
             }
             ["--retry", times, rest @ ..] => {
@@ -94,14 +94,6 @@ fn parse(words: &[&str]) -> Result<Words, Failure> {
     Ok(parsed)
 }
 
-fn seconds(word: &str) -> Result<Duration, Failure> {
-    let seconds: f64 = number(word)?;
-    Duration::try_from_secs_f64(seconds)
-        .ok()
-        .filter(|time| !time.is_zero())
-        .ok_or_else(|| Failure::Usage(format!("--timeout {word}: no such time, in seconds")))
-}
-
 fn lines_of_input() -> Result<Vec<String>, Failure> {
     let lines: io::Result<Vec<String>> = io::stdin().lock().lines().collect();
     lines.map_err(|error| Failure::Failed(format!("cannot read the items: {error}")))
@@ -128,6 +120,7 @@ fn map_items(client: &Client, words: &Words) -> Result<ExitCode, Failure> {
         output: BTreeMap::new(),
     };
     let mut alive = crew.ticket().clones.len();
+    let progress = Progress::if_watched();
     let links = crew.links();
     while !board.is_done() {
         let Some(event) = crew.next() else { break };
@@ -143,6 +136,7 @@ fn map_items(client: &Client, words: &Words) -> Result<ExitCode, Failure> {
                 board.end(number, output);
             }
             Event::Gone { id } => {
+                progress.clear();
                 eprintln!("vmfork: clone {id} was lost");
                 alive = alive.saturating_sub(1);
                 board.lose(id);
@@ -157,8 +151,11 @@ fn map_items(client: &Client, words: &Words) -> Result<ExitCode, Failure> {
             // A clone that does not hear it is gone: that is told, too.
             let _ = links.order(id, &Order::Run(task));
         }
+        progress.clear();
         board.show_what_is_next();
+        progress.show(&board);
     }
+    progress.clear();
     crew.end()?;
     Ok(ExitCode::from(board.code))
 }
@@ -237,6 +234,8 @@ struct Board {
     done: BTreeMap<usize, Outcome>,
     free: VecDeque<u16>,
     shown: usize,
+    ended: usize,
+    failed: usize,
     next_number: u32,
     code: u8,
 }
@@ -250,6 +249,8 @@ impl Board {
             done: BTreeMap::new(),
             free: VecDeque::new(),
             shown: 0,
+            ended: 0,
+            failed: 0,
             next_number: 0,
             code: 0,
         }
@@ -287,8 +288,15 @@ impl Board {
             self.tries[item] -= 1;
             self.waiting.push_front(item);
         } else {
-            self.done.insert(item, outcome);
+            self.close(item, outcome);
         }
+    }
+
+    /// Takes an outcome as an item's last.
+    fn close(&mut self, item: usize, outcome: Outcome) {
+        self.ended += 1;
+        self.failed += usize::from(outcome.code != 0);
+        self.done.insert(item, outcome);
     }
 
     fn lose(&mut self, clone: u16) {
@@ -305,8 +313,15 @@ impl Board {
     /// Leaves what is not done undone: no clone is left.
     fn give_up(&mut self) {
         for item in std::mem::take(&mut self.waiting) {
-            self.done.insert(item, lost_outcome());
+            self.close(item, lost_outcome());
         }
+    }
+
+    /// Items done, of all; those under way; those that have failed for good.
+    fn progress(&self) -> String {
+        let failed = self.failed;
+        let (done, all, doing) = (self.ended, self.tries.len(), self.doing.len());
+        format!("{done} of {all} done, {doing} running, {failed} failed")
     }
 
     /// Prints what is done, as far as nothing is missing before it.
@@ -322,6 +337,36 @@ impl Board {
                     self.code = outcome.code;
                 }
             }
+        }
+    }
+}
+
+/// Line below what is printed, for a terminal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Progress {
+    Shown,
+    Hidden,
+}
+
+impl Progress {
+    /// Shown if standard error is a terminal.
+    fn if_watched() -> Self {
+        match io::stderr().is_terminal() {
+            true => Self::Shown,
+            false => Self::Hidden,
+        }
+    }
+
+    fn show(self, board: &Board) {
+        if self == Self::Shown {
+            eprint!("{}", board.progress());
+        }
+    }
+
+    /// Makes room for what is printed.
+    fn clear(self) {
+        if self == Self::Shown {
+            eprint!("\r\x1b[K");
         }
     }
 }
@@ -353,12 +398,14 @@ mod tests {
         let (_, second, _) = board.next().expect("another");
         assert_eq!((item, board.next()), (0, None));
         board.end(first, code(3));
+        assert_eq!(board.progress(), "0 of 2 done, 1 running, 0 failed");
         let (clone, again, item) = board.next().expect("the first, again");
         assert_eq!((clone, item), (1, 0));
         board.end(again, code(4));
         board.end(second, code(0));
         board.show_what_is_next();
         assert!(board.is_done());
+        assert_eq!(board.progress(), "2 of 2 done, 0 running, 1 failed");
         assert_eq!(board.code, 4);
     }
 

@@ -19,11 +19,13 @@ use std::{
     io::{self, Write},
     path::PathBuf,
     process::ExitCode,
+    time::Duration,
 };
 
 #[derive(Debug)]
 struct Words<'a> {
     wanted: Wanted,
+    limit: Option<Duration>,
     prefix: bool,
     out: Option<PathBuf>,
     command: &'a [&'a str],
@@ -36,6 +38,7 @@ fn parse<'a>(words: &'a [&'a str]) -> Result<Words<'a>, Failure> {
             kind: TicketKind::Flat,
             least: 1,
         },
+        limit: None,
         prefix: true,
         out: None,
         command: &[],
@@ -49,6 +52,10 @@ fn parse<'a>(words: &'a [&'a str]) -> Result<Words<'a>, Failure> {
             }
             ["--hierarchical", rest @ ..] => {
                 parsed.wanted.kind = TicketKind::Hierarchical;
+                rest
+            }
+            ["--timeout", seconds, rest @ ..] => {
+                parsed.limit = Some(super::seconds(seconds)?);
                 rest
             }
             ["--no-prefix", rest @ ..] => {
@@ -145,7 +152,7 @@ impl Words<'_> {
                 variable("FORKYARD_ID", number.0.to_string()),
                 variable("FORKYARD_COUNT", count.to_string()),
             ],
-            limit: None,
+            limit: self.limit,
             folder: self.out.as_ref().map(|_| number.0.to_string()),
         }
     }

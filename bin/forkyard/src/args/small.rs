@@ -9,7 +9,7 @@ use forkyard_types::VmName;
 pub struct Checkpoint {
     /// Name or id of the VM.
     pub vm: String,
-    /// Its name; made up from the VM's if absent.
+    /// Name; made up from the VM's if absent.
     #[arg(long)]
     pub name: Option<VmName>,
     /// Spare the VM: it runs on while its memory is copied.

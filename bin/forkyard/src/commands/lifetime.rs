@@ -40,16 +40,16 @@ pub struct Life {
     /// Time for which it is wanted, as in 90, 10m, 8h or 2d; until it is removed if absent.
     #[arg(long, value_name = "TIME", value_parser = seconds)]
     pub ttl: Option<u32>,
-    /// What becomes of it then.
+    /// Action then.
     #[arg(long, value_name = "WHAT", requires = "ttl")]
     pub at_end: Option<AtEnd>,
-    /// What becomes of it if it is not used for so long: pause if not said, or stop, checkpoint, rm.
+    /// Action if it is not used for so long: pause if not said, or stop, checkpoint, rm.
     /// Once paused or stopped, its next command, copy or connection by the API wakes it.
     #[arg(long, value_name = "TIME[:WHAT]", value_parser = idle_after)]
     pub idle: Option<Idle>,
-    /// Whether it is started again if it ends by itself, or its host goes down: no, always,
+    /// Starts it again if it ends by itself, or its host goes down: no, always,
     /// on-failure or on-failure:N. Clones are not.
-    #[arg(long, value_name = "WHEN", default_value_t)]
+    #[arg(long, value_name = "WHEN", default_value_t, conflicts_with = "from")]
     pub restart: Restart,
 }
 

@@ -54,16 +54,6 @@ fn may_be_dropped(call: &CallToolRequestParams) -> bool {
     GIVEN_UP.contains(&call.name.as_ref()) && background.is_none_or(|it| *it == false)
 }
 
-/// Tells whether a call may be dropped halfway. A command in the background would go on, and its
-/// caller would not know of it: it is ended once it has begun.
-fn may_be_dropped(call: &CallToolRequestParams) -> bool {
-    let background = call
-        .arguments
-        .as_ref()
-        .and_then(|all| all.get("background"));
-    GIVEN_UP.contains(&call.name.as_ref()) && background.is_none_or(|it| *it == false)
-}
-
 /// Answer of a tool: text for the agent, be it an error.
 type Told = Result<String, String>;
 

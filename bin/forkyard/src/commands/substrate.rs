@@ -8,9 +8,9 @@ use crate::{
 use clap::{Args, Subcommand, ValueEnum};
 use forkyard_client::{Client, ClientError, escaped};
 use forkyard_types::{
-    ActivateRequest, ActivateResponse, ByteCount, CloneResult, DockRequest, Labels, Lifetime,
-    PullRequest, PushRequest, StandbyRequest, StandbyView, SubstrateInspect, SubstrateKey,
-    SubstrateKind, SubstratePart, SubstrateView, VmName,
+    ActivateRequest, ActivateResponse, ByteCount, CloneResult, DockRequest, Labels, PullRequest,
+    PushRequest, StandbyRequest, StandbyView, SubstrateInspect, SubstrateKey, SubstrateKind,
+    SubstratePart, SubstrateView, VmName,
 };
 use hyper::Method;
 use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
@@ -378,6 +378,7 @@ async fn activate(client: &Client, format: Format, wanted: Activate) -> anyhow::
         labels: Labels(wanted.labels.into_iter().collect()),
         env: BTreeMap::new(),
         lifetime: None,
+        idle: None,
     };
     let path = format!("{}/activate", path(&wanted.name));
     told_of_made(client, format, client.post(&path, &request).await?).await
@@ -400,12 +401,11 @@ pub async fn run_from(
         warm: run.warm,
         labels: Labels(run.labels.into_iter().collect()),
         env: run.env.into_iter().collect(),
-        lifetime: run.ttl.map(|ttl_s| Lifetime {
-            ttl_s,
-            action: run.at_end.map(Into::into),
-        }),
+        lifetime: run.life.lifetime(),
+        idle: run.life.idle,
     };
-    let made = client.post::<ActivateResponse>(&format!("{}/activate", path(from)), &request);
+    let path = format!("{}/activate", path(from));
+    let made = client.post::<ActivateResponse>(&path, &request);
     let made = run.patience.wait(made).await?;
     match made.vms.into_iter().next() {
         Some(CloneResult::Vm(vm)) => output::told_of_run(format, &vm),

@@ -196,7 +196,7 @@ impl Host {
     }
 }
 
-/// Whether a VM that another host was asked to let go on stood still before.
+/// Tells whether a VM that another host was asked to let go on stood still before.
 fn was_paused(vm: &Vm) -> bool {
     let moving = lock(&vm.moving);
     moving.as_ref().is_some_and(|moving| moving.was_paused)

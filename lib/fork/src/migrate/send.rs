@@ -96,7 +96,7 @@ impl Host {
         Ok((pages, over))
     }
 
-    /// What a host that has the copy sent last needs to let it go on.
+    /// Describes the last copy sent, as the host that has it needs it to let the VM go on.
     pub(super) async fn last_of(
         &self,
         leaving: &mut Leaving<'_>,

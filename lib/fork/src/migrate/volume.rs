@@ -31,7 +31,7 @@ const KEPT: usize = 4;
 #[derive(Clone, Debug)]
 pub(super) struct LeavingVolume {
     name: VmName,
-    /// Its name there.
+    /// Name there.
     there: VmName,
     disk: LeavingDisk,
     /// The snapshot that the other host has, or is about to have.
@@ -40,10 +40,10 @@ pub(super) struct LeavingVolume {
     is_new: bool,
 }
 
-/// What a volume is to its VM.
+/// Use that a VM makes of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum LeavingDisk {
-    /// Its root disk.
+    /// Root disk.
     Root,
     /// A data disk with this serial number, which it writes.
     Written(VmName),
@@ -98,7 +98,7 @@ impl LeavingVolume {
         root.map(Ok).into_iter().chain(data).collect()
     }
 
-    /// What its VM writes of it is sent.
+    /// Sends what its VM writes of it.
     fn is_written(&self) -> bool {
         match self.disk {
             LeavingDisk::Root | LeavingDisk::Written(_) => true,
@@ -106,7 +106,7 @@ impl LeavingVolume {
         }
     }
 
-    /// Its name there, if it is the root disk.
+    /// Name there, if it is the root disk.
     pub fn root(&self) -> Option<VmName> {
         (self.disk == LeavingDisk::Root).then(|| self.there.clone())
     }

@@ -42,7 +42,7 @@ pub(super) struct Opened<'a> {
     pub devices: Vec<u8>,
 }
 
-/// What is wanted of the VMs of one activation.
+/// Properties wanted of the VMs of one activation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Founders {
     pub count: u16,
@@ -371,7 +371,7 @@ impl Host {
 }
 
 impl Opened<'_> {
-    /// What shells of one VM are made over.
+    /// Layers that shells of one VM are made over.
     pub(super) fn layout(
         &self,
         family: &FamilyRecord,

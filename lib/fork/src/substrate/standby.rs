@@ -78,7 +78,7 @@ impl Host {
                 "at most {MOST} VMs are kept ready, in 1 MiB or more"
             )));
         }
-        // What takes memory of the host for good is for those who may also take it back.
+        // It takes memory of the host for good: for the owner and the operator alone.
         let found = self.substrate(name, Act::Remove, asker)?;
         found.parts()?;
         if wanted.count == Some(0) {

@@ -34,7 +34,7 @@ const UNPACK: Program = Program::new("forkyard-unpack", "forkyard");
 /// Fewest bytes that end in an answer.
 const SPARE: u64 = 1 << 20;
 
-/// What came of an order.
+/// Outcome of an order.
 #[derive(Debug, Serialize, Deserialize)]
 enum Answer {
     Unpacked(Unpacked),

@@ -45,7 +45,7 @@ const FOLDERS: [(&str, u32); 6] = [
     ("/tmp", 0o1777),
 ];
 
-/// What is to be unpacked, and where.
+/// Archive to be unpacked, and where.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Order {
     /// The archive, as it came in.

@@ -42,13 +42,13 @@ pub enum GuestError {
     NoSession {
         /// The VM.
         vm: String,
-        /// What was asked for.
+        /// Command that was asked for.
         pid: u32,
     },
     /// The command has ended.
     #[error("command {pid} has ended, and reads nothing any more")]
     Ended {
-        /// Its process id.
+        /// Process id of the command.
         pid: u32,
     },
     /// The command reads nothing.

@@ -35,7 +35,7 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct Told {
-    /// How far it is, in words.
+    /// Progress in words.
     words: String,
     /// Output that is still to be told, the last of it.
     output: Vec<u8>,

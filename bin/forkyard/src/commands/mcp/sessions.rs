@@ -37,15 +37,24 @@ pub async fn start(client: &Client, words: Exec) -> Result<u32, GuestError> {
         keep: true,
         ..words.request()
     };
-    let mut events = client.exec(&vm, &request).await?;
+    // By lines: without them the command's input would end with what the request has.
+    let (input, coming) = mpsc::channel(1);
+    let mut events = client.exec_with(&vm, &request, coming).await?;
     let pid = loop {
         match events.next().await?.ok_or(GuestError::Broke)? {
             ExecEvent::Started(started) => break started.pid,
-            event => ended_early(event)?,
+            event @ (ExecEvent::Stdout(_)
+            | ExecEvent::Stderr(_)
+            | ExecEvent::Exit(_)
+            | ExecEvent::Error(_)
+            | ExecEvent::Taken(_)
+            | ExecEvent::NotStarted(_)
+            | ExecEvent::TimedOut(_)) => ended_early(event)?,
         }
     };
-    if let Some(input) = stdin {
-        write(client, &vm, pid, &input, AtEnd::Open).await?;
+    drop((events, input));
+    if let Some(text) = stdin {
+        write(client, &vm, pid, &text, AtEnd::Open).await?;
     }
     Ok(pid)
 }
@@ -174,7 +183,9 @@ pub async fn read(client: &Client, words: SessionRead) -> Result<Value, GuestErr
                     break;
                 }
                 ExecEvent::Started(_) | ExecEvent::Taken(_) => {}
-                event => ended_early(event)?,
+                event @ (ExecEvent::Error(_)
+                | ExecEvent::NotStarted(_)
+                | ExecEvent::TimedOut(_)) => ended_early(event)?,
             }
         }
     }
@@ -202,7 +213,7 @@ fn told(output: &Output, first: u64, missed: u64, exit: Option<ExitStatus>) -> V
 enum AtEnd {
     /// More may follow.
     Open,
-    /// It ends.
+    /// Ends.
     Eof,
 }
 
@@ -236,6 +247,10 @@ async fn write(
     if pieces.is_empty() {
         return Ok(());
     }
+    // What is sent to one that has ended goes nowhere, without a word.
+    if find(client, vm, pid).await?.exit.is_some() {
+        return Err(GuestError::Ended { pid });
+    }
     let (sender, coming) = mpsc::channel(pieces.len());
     for piece in pieces {
         // There is room for all of them.
@@ -259,7 +274,9 @@ async fn write(
             ExecEvent::Exit(_) if left == 0 => return Ok(()),
             ExecEvent::Exit(_) => return Err(GuestError::Ended { pid }),
             ExecEvent::Stdout(_) | ExecEvent::Stderr(_) | ExecEvent::Started(_) => {}
-            event => ended_early(event)?,
+            event @ (ExecEvent::Error(_) | ExecEvent::NotStarted(_) | ExecEvent::TimedOut(_)) => {
+                ended_early(event)?
+            }
         }
     }
 }

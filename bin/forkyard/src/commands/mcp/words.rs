@@ -47,7 +47,7 @@ pub struct Exec {
     pub argv: Vec<String>,
     /// Variables added to the command's environment, by name.
     pub env: Option<BTreeMap<String, String>>,
-    /// What the command reads from standard input, and then its end; in the background more may follow.
+    /// Standard input of the command, and then its end; in the background more may follow.
     pub stdin: Option<String>,
     /// Working directory, the image's or "/" if absent.
     #[serde(alias = "cwd")]
@@ -62,7 +62,7 @@ pub struct Exec {
 }
 
 impl Exec {
-    /// What is asked of the daemon, but for input and time.
+    /// Request to the daemon, but for input and time.
     pub fn request(self) -> ExecRequest {
         ExecRequest {
             argv: self.argv,
@@ -73,7 +73,7 @@ impl Exec {
         }
     }
 
-    /// The same, with its input and the time it has.
+    /// Makes the request with its input and the time it has.
     pub fn bounded_request(self) -> ExecRequest {
         let stdin = self.stdin.as_ref().map(|text| BASE64_STANDARD.encode(text));
         let timeout_s = Some(self.timeout_s.map_or(SECONDS, |it| it.as_a()));
@@ -117,7 +117,7 @@ pub struct SessionWrite {
     pub pid: Whole<1, PID>,
     /// Text for the command's standard input. Lines end with a newline.
     pub input: Option<String>,
-    /// Whether this is the end of its input; no if absent.
+    /// Says whether this is the end of its input; no if absent.
     pub eof: Option<bool>,
 }
 
