@@ -3,6 +3,7 @@
 
 mod access;
 mod api;
+mod cpu;
 mod destination;
 mod entry;
 mod error;
@@ -32,6 +33,7 @@ mod wanted;
 
 pub use access::*;
 pub use api::*;
+pub use cpu::*;
 pub use destination::*;
 pub use entry::*;
 pub use error::*;

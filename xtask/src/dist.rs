@@ -95,13 +95,14 @@ const GUESTS: [(&str, &str); 6] = [
 ];
 
 /// Programs of a host whose machines are made up, and their places in `target/fake/`.
-const FAKE: [(&str, &str); 6] = [
+const FAKE: [(&str, &str); 7] = [
     ("forkyard", "bin/forkyard"),
     ("forkyardd-fake", "bin/forkyardd"),
     ("forkyard-fake-machine", "bin/forkyard-fake-machine"),
     ("forkyard-pager", "bin/forkyard-pager"),
     ("forkyard-blockd", "bin/forkyard-blockd"),
     ("forkyard-gateway", "bin/forkyard-gateway"),
+    ("forkyard-unpack", "bin/forkyard-unpack"),
 ];
 
 /// Files that are written, from the tree, and its place in what is laid out.

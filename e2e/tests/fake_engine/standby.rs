@@ -3,7 +3,6 @@
 use crate::substrates::{activate, substrates};
 use forkyard_e2e::{Fault, Host, eventually, is_sound};
 use forkyard_types::{StandbyView, VmView};
-use std::time::Duration;
 
 fn with_s() -> Host {
     let host = Host::fake();
@@ -97,13 +96,16 @@ fn one_that_is_broken_or_cannot_be_made_costs_no_activation() {
     host.faults().set("cont", Fault::Kill);
     activate(&host, &["s", "--as", "b"]);
     assert_eq!(host.sh("b", "hostname"), "b");
-    // None is made, and why is said.
+    // One more cannot be made, and why is said until it can.
+    eventually("one is ready", || standby(&host).ready == 1);
     host.faults().set("shell", Fault::Refuse);
-    eventually("it is said", || {
-        let seen = standby(&host);
-        seen.problem.is_some() || seen.ready == 1
-    });
+    keep(&host, "2");
+    eventually("it is said", || standby(&host).problem.is_some());
     host.faults().clear("shell");
+    eventually("two are ready", || {
+        let seen = standby(&host);
+        (seen.ready, seen.problem) == (2, None)
+    });
     host.ok(["rm", "--all"]);
     host.ok(["substrate", "rm", "s"]);
     host.end();
@@ -113,8 +115,8 @@ fn one_that_is_broken_or_cannot_be_made_costs_no_activation() {
 fn as_many_are_ready_as_demand_asks_for_and_memory_has_room_for() {
     let host = with_s();
     keep(&host, "auto");
-    std::thread::sleep(Duration::from_millis(100));
-    assert_eq!(standby(&host).ready, 0, "nothing was ever wanted");
+    let seen = standby(&host);
+    assert_eq!((seen.wanted, seen.ready), (0, 0), "nothing was ever wanted");
     activate(&host, &["s", "--count", "3"]);
     eventually("as many as came at once", || standby(&host).ready == 3);
     activate(&host, &["s", "--count", "3", "--as", "z"]);

@@ -11,7 +11,7 @@
 //! host has as well: the way back is what differs from that. What is recorded decides: a volume
 //! that no such record speaks of is at home.
 
-use super::{SENT, VolumeError, is_private, writer_of};
+use super::{SENT, VolumeError, data::is_private_name, is_private, uses, writer_of};
 use crate::{Host, HostError, blocking::blocking};
 use forkyard_blockd::{Request, Writer};
 use forkyard_store::{VmRecord, VolumeCopy};
@@ -80,7 +80,9 @@ impl Host {
         let is_busy = { known.as_ref() }
             .and_then(|copy| copy.arriving)
             .is_some_and(|other| other != migration);
-        if has_other || is_busy || found.is_some() && known.is_none() {
+        // Of a VM that left, and whose daemon died before it was removed: the VM brings it back.
+        let is_left = is_private_name(&name) && !records.iter().any(|it| uses(it, &name));
+        if has_other || is_busy || found.is_some() && known.is_none() && !is_left {
             return Err(VolumeError::Taken { volume: name }.into());
         }
         // Nothing here writes a copy: a stream did, when its server died.

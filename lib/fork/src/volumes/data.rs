@@ -97,6 +97,13 @@ pub(crate) fn private_name(vm: VmId, disk: &VmName) -> Result<VmName, HostError>
     name.parse().map_err(wrong)
 }
 
+/// Tells whether a name is one of a volume that is a VM's alone.
+pub(super) fn is_private_name(name: &VmName) -> bool {
+    let rest = name.as_str().strip_prefix(BRANCH);
+    let vm = rest.and_then(|rest| rest.split_once('-'));
+    vm.is_some_and(|(vm, _)| vm.parse::<VmId>().is_ok())
+}
+
 impl Host {
     /// Refuses data disks that cannot be.
     pub(super) fn refuse_data(&self, wanted: &DataVolume) -> Result<(), HostError> {
