@@ -208,6 +208,7 @@ export function hostOf(vm) {
 /** Words for a state. */
 export function stateOf(vm) {
   if (vm.lost) return "node lost";
+  if (vm.moving) return `moving to ${vm.moving}`;
   if (vm.silence) return "silent";
   return vm.state === "ending" ? "being removed" : vm.state;
 }

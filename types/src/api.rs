@@ -206,6 +206,10 @@ pub struct VmView {
     /// The other host it runs on; none if it is this one.
     #[serde(default)]
     pub host: Option<String>,
+    /// Host that the VM is being handed over to: it is paused, and goes on there or here within
+    /// moments. None if it is not.
+    #[serde(default)]
+    pub moving: Option<String>,
     /// Pages of it that are still on another host.
     #[serde(default)]
     pub awaits: Vec<Awaited>,

@@ -128,6 +128,9 @@ impl Guests {
         let Ok(found) = found else {
             return Ok(Stirred::Waits);
         };
+        if found.moving.is_some() {
+            return Ok(Stirred::Waits);
+        }
         let (what, why) = match found.state {
             VmState::Paused => ("resume", "it is paused"),
             VmState::Stopped => ("start", "it has stopped"),

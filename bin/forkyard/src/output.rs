@@ -271,6 +271,7 @@ fn rows(vms: &[VmView], known: &[VmView]) -> Vec<[String; 11]> {
 
 fn state(vm: &VmView) -> String {
     match (&vm.silence, &vm.failure, vm.asleep) {
+        _ if vm.moving.is_some() => "moving".to_owned(),
         (Some(_), _, _) => "silent".to_owned(),
         (None, Some(_), _) => "failed".to_owned(),
         (None, None, true) => "asleep".to_owned(),

@@ -7,29 +7,36 @@
 //!              not known to any node ---------------------> handled here: not found
 //! ```
 //!
-//! What comes from a node is never passed on: there are no loops.
+//! A VM that is just being handed over is waited for. What comes from a node is never passed on:
+//! there are no loops. If the VM has left meanwhile, that node is told so (421), and looks again.
 
 use crate::{
     gate::Asker,
     http::Shared,
+    replay::Replay,
     reply::Refusal,
     upgrade::{self, Carrier},
 };
 use axum::{
     body::Body,
     extract::{Extension, Request, State},
-    http::{Method, header},
+    http::{Method, StatusCode, header},
     middleware::Next,
     response::{IntoResponse, Response},
 };
 use forkyard_client::{Client, ClientError};
-use forkyard_cluster::ClusterError;
+use forkyard_cluster::{Cluster, ClusterError};
 use forkyard_node::{CLONES, MIGRATIONS};
 use forkyard_service::{changes, strip};
 use forkyard_types::{ErrorKind, NodeName};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
-use tokio::io::copy_bidirectional;
+use std::time::Duration;
+use tokio::{io::copy_bidirectional, time::sleep};
+
+/// Tries to find a VM that moves while it is asked for, and the time between them.
+const TRIES: usize = 50;
+const AGAIN: Duration = Duration::from_millis(20);
 
 /// Handles a request here or passes it on.
 pub async fn route(
@@ -38,36 +45,37 @@ pub async fn route(
     request: Request,
     next: Next,
 ) -> Response {
-    let Some(node) = &shared.cluster else {
-        return next.run(request).await;
-    };
     let path = request.uri().path();
     let vm = path.strip_prefix("/v1/vms/").map(|rest| {
         let (vm, what) = rest.split_once('/').unwrap_or((rest, ""));
         (vm.to_owned(), what.to_owned())
     });
-    let is_here = |vm: &str| shared.host.find(vm).is_ok_and(|vm| vm.host.is_none());
-    let is_away = |vm: &str| !asker.is_node() && !is_here(vm);
-    if let Some((vm, _)) = &vm
-        && is_away(vm)
+    // Asked for itself, a VM is shown as moving.
+    if let Some((vm, what)) = &vm
+        && !what.is_empty()
     {
-        // Where it went from here is known here before the cluster is told.
-        let known = shared.host.find(vm).ok().and_then(|vm| vm.host);
-        let known = known.and_then(|host| host.parse().ok());
-        match elsewhere(node.cluster(), vm, known).await {
-            Ok(None) => {}
-            Ok(Some((name, client))) => {
-                return match pass_on(&client, &asker, request).await {
-                    Ok(response) => response,
-                    Err(error) => not_reached(&name, &error).into_response(),
-                };
-            }
-            Err(error) => return Refusal::from(error).into_response(),
+        shared.host.settled(vm).await;
+        if asker.is_node()
+            && let Some(to) = is_at(&shared, vm)
+        {
+            return misdirected(vm, &to);
         }
     }
+    let Some(node) = &shared.cluster else {
+        return next.run(request).await;
+    };
+    let request = match &vm {
+        Some((vm, _)) if !asker.is_node() => {
+            match to_its_node(&shared, node.cluster(), &asker, vm, request).await {
+                Passed::Answered(response) => return response,
+                Passed::Here(request) => request,
+            }
+        }
+        Some(_) | None => request,
+    };
     let what = vm.as_ref().map(|(_, what)| what.as_str());
     let new_work = request.method() == Method::POST
-        && ([CLONES, MIGRATIONS].contains(&path)
+        && ([CLONES, MIGRATIONS].contains(&request.uri().path())
             || matches!(what, Some("fork" | "checkpoint" | "migrate")));
     if new_work && let Err(error) = node.cluster().may_act() {
         return Refusal::from(error).into_response();
@@ -81,8 +89,72 @@ pub async fn route(
     response
 }
 
+/// Outcome of looking for a VM's node.
+enum Passed {
+    Answered(Response),
+    /// The VM is here, or nowhere.
+    Here(Request),
+}
+
+/// Passes a request about a VM on to its node; again if the VM has left that node meanwhile and
+/// little of the request's body had come.
+async fn to_its_node(
+    shared: &Shared,
+    cluster: &Cluster,
+    asker: &Asker,
+    vm: &str,
+    request: Request,
+) -> Passed {
+    let is_here = || shared.host.find(vm).is_ok_and(|vm| vm.host.is_none());
+    if is_here() {
+        return Passed::Here(request);
+    }
+    let (head, body) = request.into_parts();
+    let (body, mut tries) = (Replay::new(body), TRIES);
+    loop {
+        let Some(sending) = body.send() else {
+            let why = format!("{vm} moved while the request for it was sent");
+            let refusal = Refusal::new(ErrorKind::Conflict, &why).hinting("send it again");
+            return Passed::Answered(refusal.into_response());
+        };
+        let request = Request::from_parts(head.clone(), Body::new(sending));
+        if is_here() {
+            return Passed::Here(request);
+        }
+        // Where it went from here is known here before the cluster is told.
+        let known = is_at(shared, vm).and_then(|host| host.parse().ok());
+        let (name, client) = match elsewhere(cluster, vm, known).await {
+            Ok(Some(found)) => found,
+            Ok(None) => return Passed::Here(request),
+            Err(error) => return Passed::Answered(Refusal::from(error).into_response()),
+        };
+        match pass_on(&client, asker, request).await {
+            Ok(answer) if answer.status() == StatusCode::MISDIRECTED_REQUEST && tries > 0 => {
+                tries -= 1;
+                sleep(AGAIN).await;
+            }
+            Ok(answer) => return Passed::Answered(answer),
+            Err(error) => return Passed::Answered(not_reached(&name, &error).into_response()),
+        }
+    }
+}
+
+/// The other host that a VM of this one is at, as far as is known here.
+fn is_at(shared: &Shared, vm: &str) -> Option<String> {
+    shared.host.find(vm).ok()?.host
+}
+
+/// Tells a node that a VM has left this one (RFC 9110, 15.5.20): its request is for the VM's host.
+fn misdirected(vm: &str, host: &str) -> Response {
+    let why = format!("{vm} runs on host {host}");
+    let refusal = Refusal::new(ErrorKind::Conflict, &why).hinting("ask the daemon there");
+    let mut response = refusal.into_response();
+    *response.status_mut() = StatusCode::MISDIRECTED_REQUEST;
+    response
+}
+
 async fn elsewhere(
-    cluster: &forkyard_cluster::Cluster,
+    cluster: &Cluster,
     vm: &str,
     known: Option<NodeName>,
 ) -> Result<Option<(NodeName, Client)>, ClusterError> {

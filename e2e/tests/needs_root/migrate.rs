@@ -138,8 +138,10 @@ fn a_node_hands_a_vm_to_another_and_every_node_finds_it_there() {
         let users: Vec<_> = (0..3)
             .map(|_| scope.spawn(|| use_it(here, at, &over)))
             .collect();
+        let commands = scope.spawn(|| command_it(there, &over));
         goes_round(here, there);
         over.store(true, Relaxed);
+        assert!(commands.join().expect("carried out") >= 2);
         users
             .into_iter()
             .map(|user| user.join().expect("served"))
@@ -163,6 +165,16 @@ fn use_it(host: &Host, at: u16, over: &AtomicBool) -> u32 {
         served += 1;
     }
     served
+}
+
+/// Has it carry out commands again and again; none is refused.
+fn command_it(host: &Host, over: &AtomicBool) -> u32 {
+    let mut done = 0;
+    while !over.load(Relaxed) {
+        assert_eq!(host.sh("p", "cat /root/word"), "kept", "after {done}");
+        done += 1;
+    }
+    done
 }
 
 /// Moves it there and back.

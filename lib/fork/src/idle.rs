@@ -276,7 +276,7 @@ async fn look(vm: &Arc<Vm>) -> Look {
     let pid = body.map(|body| body.machine.record().process.pid);
     let cpu_us = pid.map(crate::usage::cpu_us).unwrap_or_default();
     let is_forked = vm.turn.try_lock().is_err();
-    let is_moving = lock(&vm.moving).is_some();
+    let is_moving = vm.is_moving();
     let under_way = vm.uses.are_under_way() || is_forked || is_moving || has_sessions(vm).await;
     Look {
         begun,

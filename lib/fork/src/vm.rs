@@ -277,9 +277,15 @@ impl Vm {
     /// Returns the running machine, or the error that it is paused or does not
     /// run.
     pub fn awake(&self) -> Result<Arc<Body>, HostError> {
-        match self.is_paused() {
-            true => Err(HostError::Paused { vm: self.name() }),
-            false => self.body(),
+        let moving = lock(&self.moving);
+        let vm = self.name();
+        match (self.is_paused(), moving.as_ref()) {
+            (true, Some(Moving { peer, .. })) => Err(HostError::Moving {
+                vm,
+                host: peer.clone(),
+            }),
+            (true, None) => Err(HostError::Paused { vm }),
+            (false, _) => self.body(),
         }
     }
 
@@ -293,6 +299,11 @@ impl Vm {
             }),
             None => Ok(body),
         }
+    }
+
+    /// Tells whether the VM is paused to be handed over to another host.
+    pub fn is_moving(&self) -> bool {
+        lock(&self.moving).is_some()
     }
 
     /// Tells whether the VM runs as far as is known, or would if it were not
@@ -317,6 +328,8 @@ impl Vm {
     /// As the API shows it.
     pub fn view(&self) -> VmView {
         let terms = lock(&self.terms).clone();
+        // Held: a VM is paused to be handed over only while this says so.
+        let moving = lock(&self.moving);
         let record = lock(&self.record);
         let life = self.life();
         let pid = life.body().map(|body| body.machine.record().process.pid);
@@ -340,6 +353,7 @@ impl Vm {
             created: record.created,
             silence: life.silence(),
             host: None,
+            moving: moving.as_ref().map(|moving| moving.peer.clone()),
             awaits: Vec::new(),
             failure: record.failure.clone(),
             labels: terms.labels,

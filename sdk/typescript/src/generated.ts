@@ -3921,6 +3921,11 @@ export interface components {
             member: components["schemas"]["Member"];
             /** @description Memory. */
             memory: components["schemas"]["ByteCount"];
+            /**
+             * @description Host that the VM is being handed over to: it is paused, and goes on there or here within
+             *     moments. None if it is not.
+             */
+            moving?: string | null;
             /** @description Name, unique among the VMs that exist. */
             name: components["schemas"]["VmName"];
             parent?: components["schemas"]["VmId"] | null;

@@ -8,8 +8,11 @@ use crate::{
 };
 use forkyard_store::Moving;
 use forkyard_types::{ForkId, Landed, PeerMigrated, VmId, VmView};
-use std::{collections::BTreeSet, sync::Arc};
-use tokio::{sync::MutexGuard, time::timeout};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+use tokio::{
+    sync::MutexGuard,
+    time::{sleep, timeout},
+};
 
 /// Knowledge of whether a VM goes on elsewhere.
 enum Known {
@@ -18,7 +21,25 @@ enum Known {
     Ended,
 }
 
+/// Most that a request waits for a VM that is being handed over: a gap lasts some tens of
+/// milliseconds, and is longer where the other host is slow or out of reach.
+const SETTLING: Duration = Duration::from_secs(10);
+/// Between two looks.
+const LOOK: Duration = Duration::from_millis(5);
+
 impl Host {
+    /// Waits while a VM, by name or id, is being handed over to another host, up to 10 s: what
+    /// is asked of it meanwhile is for the host that it goes on at. Cancel-safe.
+    pub async fn settled(&self, word: &str) {
+        let moves = async || {
+            while self.registry().find(word).is_ok_and(|vm| vm.is_moving()) {
+                sleep(LOOK).await;
+            }
+        };
+        // After that the answer is that it may run elsewhere.
+        let _late = timeout(SETTLING, moves()).await;
+    }
+
     /// Lets a VM go on that stood still to be moved, and was not; one that its user wants to stand
     /// still does. Its turn is the caller's.
     pub(super) async fn back(&self, vm: &Vm) -> Result<(), HostError> {

@@ -145,6 +145,7 @@ pub mod tests {
                 published: Vec::new(),
                 silence: None,
                 host: None,
+                moving: None,
                 awaits: Vec::new(),
                 failure: None,
                 labels: forkyard_types::Labels::default(),
