@@ -282,8 +282,8 @@ pub struct MigrationReached {
     pub rounds: u32,
     /// Pages and blocks that the other host has not, once that is known.
     pub left: Option<PageCount>,
-    /// Time that the guest would stand still if it were stopped now, in ms, once that is known.
-    pub gap_ms: Option<u64>,
+    /// Time that the guest would stand still if it were stopped now, in microseconds, once that is known.
+    pub gap_us: Option<u64>,
 }
 
 /// Phase of a migration.
@@ -305,9 +305,9 @@ pub enum MigrationPhase {
 pub struct MigrationOver {
     /// Host that it was to move to.
     pub to: String,
-    /// Time until that host had answered that it goes on there, in ms; none: it stays here, or
+    /// Time until that host had answered that it goes on there, in microseconds; none: it stays here, or
     /// that is not known yet.
-    pub gap_ms: Option<u64>,
+    pub gap_us: Option<u64>,
     /// Reason for which it stays, or for which nothing is known.
     pub why: Option<String>,
 }

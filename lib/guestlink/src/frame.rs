@@ -10,6 +10,7 @@
 //! it finds one. It says when there is more noise than an interrupted frame
 //! can explain; it never allocates for a length that it was merely told.
 
+use postcard::ser_flavors::Flavor;
 use serde::{Serialize, de::DeserializeOwned};
 use xxhash_rust::xxh3::xxh3_64;
 
@@ -60,7 +61,8 @@ pub enum FrameError {
 pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, EncodeError> {
     let mut header = Vec::with_capacity(128);
     header.extend_from_slice(&[0; HEADER]);
-    let mut frame = postcard::to_extend(message, header).map_err(EncodeError::Serialize)?;
+    let frame = postcard::serialize_with_flavor(message, Copied(header));
+    let mut frame: Vec<u8> = frame.map_err(EncodeError::Serialize)?;
     let bytes = frame.len() - HEADER;
     let length = match u32::try_from(bytes) {
         Ok(length) if bytes <= MAX_PAYLOAD => length,
@@ -71,6 +73,28 @@ pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, EncodeError> {
     frame[4..8].copy_from_slice(&length.to_le_bytes());
     frame[8..HEADER].copy_from_slice(&sum);
     Ok(frame)
+}
+
+/// Appends to a vector, slices as a whole: `postcard::to_extend` takes them byte by byte, which
+/// cost an emulated guest a third of its time for a copy of a file.
+struct Copied(Vec<u8>);
+
+impl Flavor for Copied {
+    type Output = Vec<u8>;
+
+    fn try_push(&mut self, byte: u8) -> postcard::Result<()> {
+        self.0.push(byte);
+        Ok(())
+    }
+
+    fn try_extend(&mut self, bytes: &[u8]) -> postcard::Result<()> {
+        self.0.extend_from_slice(bytes);
+        Ok(())
+    }
+
+    fn finalize(self) -> postcard::Result<Vec<u8>> {
+        Ok(self.0)
+    }
 }
 
 fn checksum(payload: &[u8]) -> [u8; 4] {

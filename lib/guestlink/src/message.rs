@@ -13,9 +13,9 @@ use serde::{Deserialize, Serialize};
 /// Version of these messages; both sides must speak the same one.
 pub const VERSION: u16 = 7;
 
-/// Most bytes of a command's input or output in one message: with its frame it fits into 32 KiB, which
-/// is what a guest's kernel sends through the port at once. A byte more would cost a second exit.
-pub const CHUNK: usize = (32 << 10) - 64;
+/// Most bytes of a command's input or output in one message: with its frame it fits into four
+/// times 32 KiB, which a guest's kernel sends through the port at once. A byte more would cost another exit.
+pub const CHUNK: usize = (128 << 10) - 64;
 
 /// Messages of a command's output, and of its input, that may be under way
 /// before their reader asks for more: what a slow reader can make a peer hold.

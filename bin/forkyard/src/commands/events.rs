@@ -139,8 +139,8 @@ fn text(event: &HostEvent) -> String {
         Occurrence::MigrationReached(reached) => {
             format!("moving to {}, {}", reached.to, how_far(reached))
         }
-        Occurrence::MigrationOver(over) => match over.gap_ms {
-            Some(gap) => format!("goes on at {} after {gap} ms", over.to),
+        Occurrence::MigrationOver(over) => match over.gap_us {
+            Some(gap) => format!("goes on at {} after {} ms", over.to, gap / 1000),
             None => format!("did not move to {}{}", over.to, because(&over.why)),
         },
         Occurrence::TicketChanged(ticket) => format!("{}, {} clones", ticket.stage, ticket.clones),
@@ -171,13 +171,14 @@ fn text(event: &HostEvent) -> String {
 
 /// Phase of a migration, with what is known of what is left.
 pub fn how_far(reached: &MigrationReached) -> String {
-    match (reached.phase, reached.left, reached.gap_ms) {
+    match (reached.phase, reached.left, reached.gap_us) {
         (MigrationPhase::Copying, ..) => "a first copy is sent".into(),
         (MigrationPhase::HandingOver, ..) => "handing over".into(),
         (MigrationPhase::Converging, Some(left), Some(gap)) => {
             format!(
-                "{} rounds sent, {left} left: it would stand still for {gap} ms",
-                reached.rounds
+                "{} rounds sent, {left} left: it would stand still for {} ms",
+                reached.rounds,
+                gap / 1000
             )
         }
         (MigrationPhase::Converging, ..) => format!("{} rounds sent", reached.rounds),

@@ -114,7 +114,7 @@ impl Host {
             .await;
         let over = MigrationOver {
             to: request.to.clone(),
-            gap_ms: moved.is_ok().then_some(report.gap_us / 1000),
+            gap_us: moved.is_ok().then_some(report.gap_us),
             why: moved.as_ref().err().map(|error| error.to_api().message),
         };
         crate::happenings::migration_over(self.events(), &vm.record(), over);
@@ -165,7 +165,7 @@ impl Host {
             phase,
             rounds,
             left: left.map(|(left, _)| left),
-            gap_ms: left.map(|(_, gap)| u64::try_from(gap.as_millis()).unwrap_or(u64::MAX)),
+            gap_us: left.map(|(_, gap)| micros(gap)),
         };
         crate::happenings::migration_reached(self.events(), &leaving.vm.record(), reached);
     }
