@@ -15,6 +15,8 @@ mod checkpoint;
 mod clock;
 #[path = "needs_root/cluster.rs"]
 mod cluster;
+#[path = "needs_root/compose.rs"]
+mod compose;
 #[path = "needs_root/copy.rs"]
 mod copy;
 #[path = "needs_root/crash.rs"]

@@ -215,6 +215,10 @@ pub struct ActivateRequest {
     /// Action on each that is not used for a time; it runs on if absent.
     #[serde(default)]
     pub idle: Option<Idle>,
+    /// A VM, by name or id, whose family's network they join, with that family's rights there; a
+    /// network of its own for each if absent.
+    #[serde(default)]
+    pub join: Option<String>,
 }
 
 fn one() -> u16 {

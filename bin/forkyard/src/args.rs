@@ -9,6 +9,7 @@ pub use small::{Checkpoint, Copy, Doctor, Logs, One, Ps, Some};
 use crate::commands::{
     autoscale::Autoscale,
     bench::Bench,
+    compose::{Down, Up},
     console::Console,
     egress::Egress,
     evacuate::Evacuate,
@@ -154,6 +155,18 @@ pub enum Command {
         after_help = "Examples:\n  forkyard autoscale web --listen 0.0.0.0:80 --port 8080 --max 8\n  forkyard autoscale web --listen 127.0.0.1:8080 --signal latency --target 300ms -o json"
     )]
     Autoscale(Autoscale),
+    /// Start the VMs of a file together: each with a system of its own, on one network, where they
+    /// find each other by name.
+    ///
+    /// Members start at once; the commands of those that wait for others begin once these are well. Ends
+    /// when all are. Again, it makes what is missing. docs/compose.md says what is in the file.
+    #[command(
+        after_help = "Examples:\n  forkyard up lamp.toml\n  forkyard up lamp.toml --timeout 5m -o json"
+    )]
+    Up(Up),
+    /// Remove the VMs of a file, or of a composition by its name.
+    #[command(after_help = "Examples:\n  forkyard down lamp.toml\n  forkyard down lamp")]
+    Down(Down),
     /// Show what the VMs of a family may reach, or say it anew while they run.
     ///
     /// What is said replaces what was said before, in the words of `run`. Connections to what may be
@@ -383,6 +396,9 @@ pub struct Run {
     /// all. Its CPU has no feature that one of theirs lacks.
     #[arg(long, value_name = "HOST", value_delimiter = ',')]
     pub cpu_baseline: Vec<String>,
+    /// A VM whose family's network it joins: the two reach each other, by that family's rights.
+    #[arg(long, value_name = "VM", conflicts_with_all = ["max_clones", "out", "allow", "deny", "rate"])]
+    pub join: Option<String>,
     /// Most clones of its family, theirs included, alive or promised at once.
     #[arg(long)]
     pub max_clones: Option<u16>,

@@ -102,6 +102,7 @@ impl Forkyard {
             idle: None,
             restart: forkyard_types::Restart::No,
             cpu_baseline: Vec::new(),
+            join: None,
         };
         client.post::<VmView>("/v1/vms", &request).await?;
         let this = Self {

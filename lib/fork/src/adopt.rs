@@ -9,7 +9,7 @@ use crate::{
 use forkyard_guestlink::{Guest, LinkError};
 use forkyard_network::Ports;
 use forkyard_store::{Moving, VmRecord};
-use forkyard_types::{NetworkPolicy, VmId, VmState};
+use forkyard_types::{Member, NetworkPolicy, VmId, VmState};
 use forkyard_vmm::{RunState, VmmErrorKind};
 use futures::future::join_all;
 use std::{
@@ -131,7 +131,8 @@ impl Host {
         };
         for (family, policy) in self.store.networks()? {
             let members = records.iter().filter(|vm| vm.family == family.id);
-            let (founder, clones): (Vec<_>, Vec<_>) = members.partition(|vm| vm.birth.is_none());
+            let (founder, clones): (Vec<_>, Vec<_>) =
+                members.partition(|vm| vm.member == Member(0));
             let founder = founder.first().copied();
             let policy = NetworkPolicy {
                 publish: founder.map_or_else(Vec::new, |vm| vm.publish.clone()),

@@ -16,7 +16,8 @@ use crate::{
     life::Life,
     vm::{Vm, lock},
 };
-use forkyard_types::{Epoch, NetworkPolicy, VmState, VmView};
+use forkyard_network::Ports;
+use forkyard_types::{Epoch, Member, NetworkPolicy, VmState, VmView};
 use forkyard_vmm::{Cause, console};
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -117,14 +118,21 @@ impl Host {
             .into_iter()
             .find_map(|(family, policy)| (family.id == record.family).then_some(policy))
             .unwrap_or_default();
+        let ports = self.network.take_ports(&record.publish)?;
+        let (founds, (own, joined)) = match record.member {
+            Member(0) => (record.publish.clone(), (ports, None)),
+            _ => (Vec::new(), (Ports::default(), Some(ports))),
+        };
         let policy = NetworkPolicy {
-            publish: record.publish.clone(),
+            publish: founds,
             ..policy
         };
-        let ports = self.network.take_ports(&policy.publish)?;
         self.network
-            .publish_again(record.family, vm.network, &policy, ports)
+            .publish_again(record.family, vm.network, &policy, own)
             .await?;
+        if let Some(ports) = joined {
+            self.publish_joined(&record, vm.network, ports).await?;
+        }
         self.try_to_stretch(record.family).await;
         // The port of its former life.
         self.network.forget(record.id).await?;

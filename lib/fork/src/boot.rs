@@ -1,4 +1,4 @@
-//! Booting a VM: the founder of a family.
+//! Booting a VM: the founder of a family, or one that [joins](crate::joining) it.
 
 use crate::{
     Host, HostError,
@@ -9,7 +9,7 @@ use crate::{
 };
 use forkyard_disk::{Backing, Format};
 use forkyard_guestlink::{Guest, Identify, LinkError};
-use forkyard_network::{Ports, Subnet};
+use forkyard_network::Ports;
 use forkyard_store::{FamilyRecord, VmRecord};
 use forkyard_types::{
     ByteCount, DataVolume, Epoch, GuestCpu, Member, NetworkPolicy, RootVolume, RunRequest, VmId,
@@ -138,6 +138,9 @@ impl Host {
         self.check_data(request)?;
         let network = &request.network;
         crate::egress::check(network.out, &network.allow, &network.deny)?;
+        if request.join.is_some() {
+            crate::joining::check(network, request.max_clones)?;
+        }
         if let Some(name) = &request.name
             && let Ok(vm) = self.vm(name.as_str())
         {
@@ -165,7 +168,10 @@ impl Host {
         let ports = self.network.take_ports(&request.network.publish)?;
         let (base, accel) = self.base_of(&request).await?;
         let cpu = self.baseline(accel, &request.cpu_baseline).await?;
-        let family = self.found_family(request.max_clones).await?;
+        let family = match &request.join {
+            Some(member) => self.family_to_join(member)?,
+            None => self.found_family(request.max_clones).await?,
+        };
         let vm = self.record_founder(&family, &request, (accel, cpu)).await;
         if vm.is_err() {
             // With all that was recorded of it.
@@ -181,7 +187,8 @@ impl Host {
         })
     }
 
-    /// Records the first VM of a family. If that fails, the caller removes the family.
+    /// Records the first VM of a family, or one that joins it. If that fails, the caller removes the
+    /// family if it is empty.
     async fn record_founder(
         &self,
         family: &FamilyRecord,
@@ -193,10 +200,13 @@ impl Host {
             publish: Vec::new(),
             ..request.network.clone()
         };
-        self.store.put_network(family.id, &policy)?;
+        if request.join.is_none() {
+            self.store.put_network(family.id, &policy)?;
+        }
         let network = network_of(family.number)?;
         let uid = self.registry().take_uid()?;
         let id = VmId::random();
+        let member = self.take_place(family.id)?;
         let record = VmRecord {
             id,
             name: request
@@ -204,7 +214,7 @@ impl Host {
                 .clone()
                 .map_or_else(|| made_up(&request.image, id), Ok)?,
             family: family.id,
-            member: Member(0),
+            member,
             birth: None,
             generation: 0,
             epoch: Epoch::random(),
@@ -236,9 +246,6 @@ impl Host {
             data: request.data.iter().map(crate::volumes::data_disk).collect(),
             cpu,
         };
-        let nobody = std::collections::BTreeSet::new();
-        self.store
-            .take_members(family.id, 1, Subnet::MEMBERS, &nobody)?;
         self.store.put_vm(&record)?;
         uid.keep();
         self.registry().occupy(&record);
@@ -260,6 +267,9 @@ impl Host {
         let booted = self.boot_first(founded).await;
         if booted.is_err() {
             drop(vm.take_body());
+            if let Err(error) = self.close_ports(&vm).await {
+                tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "ports not closed");
+            }
             self.erase(&vm.record()).await;
         }
         drop(turn);
@@ -293,9 +303,14 @@ impl Host {
                 self.own_slice(&record)?;
             }
         }
-        self.network
-            .create_family(record.family, vm.network, &policy, Some(ports))
-            .await?;
+        match record.member {
+            Member(0) => {
+                self.network
+                    .create_family(record.family, vm.network, &policy, Some(ports))
+                    .await?;
+            }
+            _ => self.publish_joined(&record, vm.network, ports).await?,
+        }
         self.power_on(&vm, base.kernel, base.initramfs).await
     }
 

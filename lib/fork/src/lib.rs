@@ -33,6 +33,7 @@ mod host;
 mod idle;
 mod images;
 mod independence;
+mod joining;
 mod life;
 mod makers;
 mod migrate;

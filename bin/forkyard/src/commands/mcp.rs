@@ -160,6 +160,7 @@ impl Tools {
             idle: None,
             restart: forkyard_types::Restart::No,
             cpu_baseline: Vec::new(),
+            join: None,
         };
         let vm: VmView = self.post("/v1/vms", &request).await?;
         if context.ct.is_cancelled() {

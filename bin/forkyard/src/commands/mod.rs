@@ -2,6 +2,7 @@
 
 pub mod autoscale;
 pub mod bench;
+pub mod compose;
 pub mod console;
 pub mod copy;
 pub mod egress;
@@ -84,6 +85,8 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Console(wanted) => console::console(&client, wanted).await,
         Command::PortForward(wanted) => port_forward::port_forward(&client, format, wanted).await,
         Command::Autoscale(wanted) => autoscale::autoscale(&client, format, wanted).await,
+        Command::Up(wanted) => compose::up(&client, format, wanted).await,
+        Command::Down(wanted) => compose::down(&client, format, wanted).await,
         Command::Egress(wanted) => egress::egress(&client, format, wanted).await,
         Command::Publish(wanted) => publish::publish(&client, format, wanted).await,
         Command::Unpublish(wanted) => publish::unpublish(&client, format, wanted).await,

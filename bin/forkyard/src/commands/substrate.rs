@@ -151,6 +151,9 @@ pub struct Activate {
     /// Name of the VM, or the beginning of the names of several; the substrate's if absent.
     #[arg(long = "as", value_name = "NAME")]
     pub names: Option<VmName>,
+    /// A VM whose family's network they join, with that family's rights there.
+    #[arg(long, value_name = "VM")]
+    pub join: Option<String>,
     /// Most clones of each one's family, alive or promised at once.
     #[arg(long)]
     pub max_clones: Option<u16>,
@@ -379,6 +382,7 @@ async fn activate(client: &Client, format: Format, wanted: Activate) -> anyhow::
         env: BTreeMap::new(),
         lifetime: None,
         idle: None,
+        join: wanted.join,
     };
     let path = format!("{}/activate", path(&wanted.name));
     told_of_made(client, format, client.post(&path, &request).await?).await
@@ -403,6 +407,7 @@ pub async fn run_from(
         env: run.env.into_iter().collect(),
         lifetime: run.life.lifetime(),
         idle: run.life.idle,
+        join: run.join,
     };
     let path = format!("{}/activate", path(from));
     let made = client.post::<ActivateResponse>(&path, &request);

@@ -129,6 +129,7 @@ pub async fn run(client: &Client, format: Format, run: Run) -> anyhow::Result<Ex
         idle: run.life.idle,
         restart: run.life.restart,
         cpu_baseline: run.cpu_baseline,
+        join: run.join,
     };
     let bar = spinner(format!(
         "booting {}; the first time its image is built, which takes a minute",

@@ -138,6 +138,7 @@ impl E2b {
             idle: None,
             restart: forkyard_types::Restart::No,
             cpu_baseline: Vec::new(),
+            join: None,
         };
         Ok(self.host.run(request).await?)
     }

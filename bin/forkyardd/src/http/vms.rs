@@ -129,6 +129,10 @@ pub async fn run(
         return Ok(run_here(host, patience, request).await?.into_response());
     };
     let user = asker.user().map(str::to_owned);
+    let wanted = match &request.join {
+        Some(member) => Some(node_of(&node, &host, member).await?),
+        None => place.node,
+    };
     // What a node passes on, it has reserved.
     let mut reserved = match asker.is_node() {
         true => None,
@@ -137,7 +141,7 @@ pub async fn run(
                 true => Layout::Spread,
                 false => Layout::Pack,
             };
-            let reserved = node.place(&request, user.clone(), place.node, layout);
+            let reserved = node.place(&request, user.clone(), wanted, layout);
             Some(reserved.await?)
         }
     };
@@ -170,6 +174,17 @@ pub async fn run(
         outcome
     });
     Ok(ran.await?.into_response())
+}
+
+/// Finds the node of a VM that another is to join.
+async fn node_of(node: &Node, host: &Host, vm: &str) -> Result<NodeName, Refusal> {
+    let cluster = node.cluster();
+    let found = match host.find(vm).is_ok_and(|vm| vm.host.is_none()) {
+        true => Some(cluster.name().clone()),
+        false => cluster.find(vm).await?.map(|found| found.node),
+    };
+    let none = || Refusal::new(ErrorKind::NotFound, &format!("there is no VM {vm:?}"));
+    found.ok_or_else(none)
 }
 
 fn broke_off() -> Refusal {

@@ -20,7 +20,7 @@ use forkyard_types::{
     NetworkPolicy, SubstrateParts, VmId, VmName, VmView,
 };
 use futures::{StreamExt as _, stream};
-use std::{collections::BTreeSet, fs, path::PathBuf, time::Instant};
+use std::{collections::BTreeSet, fs, net::Ipv4Addr, path::PathBuf, time::Instant};
 use tracing::instrument;
 
 /// VMs made at once: starts of QEMU are short and bound by processors.
@@ -50,6 +50,8 @@ pub(super) struct Founders {
     pub name: Option<VmName>,
     pub network: NetworkPolicy,
     pub max_clones: Option<u16>,
+    /// VM whose family they join.
+    pub join: Option<String>,
     pub warm: u16,
     pub secrets: Vec<String>,
 }
@@ -76,6 +78,9 @@ impl Host {
                 "a port of the host leads to one VM: activate one, or publish none".into(),
             ));
         }
+        if request.join.is_some() {
+            crate::joining::check(network, request.max_clones)?;
+        }
         crate::secrets::check(&request.secrets)?;
         let terms = NewTerms::of_founders(&request)?;
         let substrate = self.substrate(name, Act::Open, asker)?;
@@ -84,6 +89,7 @@ impl Host {
             name: request.name,
             network: request.network,
             max_clones: request.max_clones,
+            join: request.join,
             warm: request.warm,
             secrets: request.secrets,
         };
@@ -201,6 +207,10 @@ impl Host {
         source: &Source<'_>,
         name: VmName,
     ) -> Result<(VmView, ForkReport), HostError> {
+        if let Some(member) = &source.founders.join {
+            let family = self.family_to_join(member)?;
+            return self.found_from(source, &family, name, None).await;
+        }
         // A name that is taken is refused below, and costs none.
         let is_free = self.registry().find(name.as_str()).is_err();
         if is_free && let Some(standby) = self.take_standby(&source.of.substrate.name).await {
@@ -239,7 +249,7 @@ impl Host {
         made
     }
 
-    /// Makes the first VM of a family, of a shell if there is one already.
+    /// Makes the first VM of a family, of a shell if there is one already, or one that joins it.
     async fn found_from(
         &self,
         source: &Source<'_>,
@@ -248,13 +258,34 @@ impl Host {
         shell: Option<WarmShell>,
     ) -> Result<(VmView, ForkReport), HostError> {
         let subnet = network_of(family.number)?;
-        let members = match self.connect_founder(source.founders, family, subnet).await {
-            Ok(members) => members,
+        let member = match self.connect_founder(source.founders, family, subnet).await {
+            Ok(member) => member,
             Err(error) => {
                 self.end_shells(shell.into_iter().collect()).await;
                 return Err(error);
             }
         };
+        let made = self
+            .found_at(source, (family, subnet, member), name, shell)
+            .await;
+        if made.is_err() && source.founders.join.is_some() {
+            let to = place(subnet, member);
+            if let Err(error) = self.network.unpublish(family.id, to, &[]).await {
+                tracing::warn!(error = &error as &dyn std::error::Error, "ports not closed");
+            }
+        }
+        made
+    }
+
+    /// Makes a VM at its place in a family, whose network is there.
+    async fn found_at(
+        &self,
+        source: &Source<'_>,
+        (family, subnet, member): (&FamilyRecord, Subnet, Member),
+        name: VmName,
+        shell: Option<WarmShell>,
+    ) -> Result<(VmView, ForkReport), HostError> {
+        let to = place(subnet, member);
         let snapshot = Snapshot {
             layout: source.of.layout(family, name, subnet, source.founders),
             devices: source.of.devices.clone(),
@@ -267,11 +298,11 @@ impl Host {
             watch: None,
             mode: ForkMode::Fast,
             scrub: Vec::new(),
-            home: None,
+            home: Some(to),
             far: Far::default(),
         };
         // Programs in it are a founder's, which has no number among clones.
-        let wanted = Wanted::without_ticket(0, members);
+        let wanted = Wanted::without_ticket(0, vec![member]);
         let of = &snapshot.layout.of;
         let subject = EventVm {
             id: of.id,
@@ -319,28 +350,33 @@ impl Host {
         Ok((vm, report))
     }
 
-    /// Makes the network of a founder as it was asked for, and gives it its place there.
+    /// Makes the network of a founder as it was asked for, or opens the ports of one that joins, and
+    /// gives it its place there.
     async fn connect_founder(
         &self,
         founders: &Founders,
         family: &FamilyRecord,
         subnet: Subnet,
-    ) -> Result<Vec<Member>, HostError> {
+    ) -> Result<Member, HostError> {
         let policy = &founders.network;
+        let ports = self.network.take_ports(&policy.publish)?;
+        let member = self.take_place(family.id)?;
+        if founders.join.is_some() {
+            let to = place(subnet, member);
+            self.open_ports(family.id, to, &policy.publish, ports)
+                .await?;
+            return Ok(member);
+        }
         // Ports are the VM's own.
         let of_family = NetworkPolicy {
             publish: Vec::new(),
             ..policy.clone()
         };
         self.store.put_network(family.id, &of_family)?;
-        let ports = self.network.take_ports(&policy.publish)?;
-        let members = self
-            .store
-            .take_members(family.id, 1, Subnet::MEMBERS, &BTreeSet::new())?;
         self.network
             .create_family(family.id, subnet, policy, Some(ports))
             .await?;
-        Ok(members)
+        Ok(member)
     }
 
     /// Gives a VM that was ready what its record says of those that are made now.
@@ -368,6 +404,12 @@ impl Host {
         let folder = self.folders.all_substrates();
         folder.join(format!("{fork}.template"))
     }
+}
+
+/// Address of a place on a family's network.
+fn place(subnet: Subnet, member: Member) -> Ipv4Addr {
+    let address = subnet.address(member);
+    address.unwrap_or_else(|| subnet.founder()).ip
 }
 
 impl Opened<'_> {

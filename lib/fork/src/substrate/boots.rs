@@ -50,6 +50,7 @@ pub(crate) fn to_keep(request: &RunRequest) -> Option<RunRequest> {
         idle: None,
         restart: forkyard_types::Restart::No,
         cpu_baseline: Vec::new(),
+        join: None,
     })
 }
 
@@ -86,6 +87,7 @@ impl Host {
             name: Some(request.name.clone().map_or_else(made_up, Ok)?),
             network: request.network.clone(),
             max_clones: request.max_clones,
+            join: request.join.clone(),
             warm: request.warm,
             secrets: request.secrets.clone(),
         };

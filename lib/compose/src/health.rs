@@ -1,0 +1,96 @@
+//! When a member is well, and when it never will be.
+
+use crate::file::HealthFile;
+use std::time::Duration;
+
+/// A test, and how long its failures are borne.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Health {
+    /// Command in the guest; well if it exits with 0.
+    pub test: Vec<String>,
+    /// Time between two tests.
+    pub interval: Duration,
+    /// Time for one test.
+    pub timeout: Duration,
+    /// Failures in a row that are borne.
+    pub retries: u32,
+    /// Time from the first test in which failures do not count.
+    pub start: Duration,
+}
+
+/// The tests of one member so far.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Pulse {
+    failures: u32,
+}
+
+/// Meaning of a test for a member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// The member is well.
+    Well,
+    /// The next test is due after this time.
+    Again(Duration),
+    /// The member has failed more often than is borne.
+    Sick,
+}
+
+impl Health {
+    pub(crate) fn of(file: HealthFile) -> Self {
+        Self {
+            test: file.test,
+            interval: file.interval.unwrap_or(Duration::from_secs(2)),
+            timeout: file.timeout.unwrap_or(Duration::from_secs(10)),
+            retries: file.retries.unwrap_or(30),
+            start: file.start.unwrap_or_default(),
+        }
+    }
+}
+
+impl Pulse {
+    /// Takes in a test that ended this long after the first had begun.
+    pub fn take(&mut self, health: &Health, passed: bool, since: Duration) -> Verdict {
+        if passed {
+            return Verdict::Well;
+        }
+        if since > health.start {
+            self.failures += 1;
+        }
+        match self.failures > health.retries {
+            true => Verdict::Sick,
+            false => Verdict::Again(health.interval),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn failures_count_after_the_start_and_one_more_than_is_borne_is_too_many() {
+        let second = Duration::from_secs(1);
+        let health = Health {
+            test: Vec::new(),
+            interval: second,
+            timeout: second,
+            retries: 2,
+            start: 5 * second,
+        };
+        let mut pulse = Pulse::default();
+        for at in 0..=5 {
+            let verdict = pulse.take(&health, false, at * second);
+            assert_eq!(verdict, Verdict::Again(second));
+        }
+        assert_eq!(
+            pulse.take(&health, false, 6 * second),
+            Verdict::Again(second)
+        );
+        assert_eq!(
+            pulse.take(&health, false, 7 * second),
+            Verdict::Again(second)
+        );
+        assert_eq!(pulse.take(&health, false, 8 * second), Verdict::Sick);
+        assert_eq!(pulse.take(&health, true, 9 * second), Verdict::Well);
+    }
+}

@@ -1,0 +1,71 @@
+//! VMs that join a family's network beside its founder and their clones: each has a system of its
+//! own, is booted or woken of a substrate, and boots again by itself.
+
+use crate::{Host, HostError};
+use forkyard_network::{Ports, Subnet};
+use forkyard_store::{FamilyRecord, VmRecord};
+use forkyard_types::{FamilyId, Member, NetworkPolicy, Publish};
+use std::{collections::BTreeSet, net::Ipv4Addr};
+
+/// Refuses rights for one that joins: they are its family's.
+pub(crate) fn check(network: &NetworkPolicy, max_clones: Option<u16>) -> Result<(), HostError> {
+    let own = NetworkPolicy {
+        publish: network.publish.clone(),
+        ..NetworkPolicy::default()
+    };
+    if *network != own || max_clones.is_some() {
+        return Err(HostError::Invalid(
+            "a VM that joins a family has that family's rights on the network and its limit of clones: \
+             ask for neither"
+                .into(),
+        ));
+    }
+    Ok(())
+}
+
+impl Host {
+    /// Finds the family of a VM of this host that another is to join.
+    pub(crate) fn family_to_join(&self, member: &str) -> Result<FamilyRecord, HostError> {
+        let vm = self.vm(member)?;
+        let family = self.store.family(vm.record().family)?;
+        family.ok_or_else(|| HostError::NoSuchVm {
+            name: member.to_owned(),
+        })
+    }
+
+    /// Takes the next place of a family that its founder, or one that joins, may have.
+    pub(crate) fn take_place(&self, family: FamilyId) -> Result<Member, HostError> {
+        let taken = BTreeSet::new();
+        let members = self
+            .store
+            .take_members(family, 1, Subnet::MEMBERS, &taken)?;
+        let no_place = || HostError::Invalid("the family has no place left".into());
+        members.into_iter().next().ok_or_else(no_place)
+    }
+
+    /// Has ports of the host lead to a VM that joins.
+    pub(crate) async fn publish_joined(
+        &self,
+        record: &VmRecord,
+        network: Subnet,
+        ports: Ports,
+    ) -> Result<(), HostError> {
+        let to = crate::vm::address(network, record).ip;
+        self.open_ports(record.family, to, &record.publish, ports)
+            .await
+    }
+
+    /// Has ports of the host lead to an address of a family, if there are any.
+    pub(crate) async fn open_ports(
+        &self,
+        family: FamilyId,
+        to: Ipv4Addr,
+        ports: &[Publish],
+        taken: Ports,
+    ) -> Result<(), HostError> {
+        if ports.is_empty() {
+            return Ok(());
+        }
+        Ok(self.network.publish(family, to, ports, taken).await?)
+    }
+}
