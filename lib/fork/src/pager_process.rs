@@ -6,7 +6,7 @@
 //! notice.
 
 use crate::{Folders, HostError, Options};
-use forkyard_pager::PagerClient;
+use forkyard_pager::{PagerClient, is_mounted};
 use forkyard_sys_host::private;
 use std::{
     fs,
@@ -14,22 +14,22 @@ use std::{
     os::unix::{fs::MetadataExt, process::CommandExt},
     path::Path,
     process::{Command, Stdio},
+    thread::sleep,
+    time::{Duration, Instant},
 };
+
+/// Time that a pager whose mount has gone takes to end, at most, and time between two looks.
+const ENDING: Duration = Duration::from_secs(5);
+const LOOK: Duration = Duration::from_millis(10);
 
 /// A client of this host's pager, started if there is none. Blocks.
 pub(crate) fn ensure(folders: &Folders, options: Options) -> Result<PagerClient, HostError> {
     let socket = folders.pager_socket();
     let program = folders.bin.join("forkyard-pager");
-    if let Ok(pager) = PagerClient::connect_with(&socket, options.patience)
-        && pager.ping().is_ok()
-    {
-        if is_another(&pager, &program) {
-            tracing::info!(program = %program.display(), "replacing the pager");
-            pager.replace(&program)?;
-        }
+    let mount = folders.pages();
+    if let Some(pager) = found(&socket, &mount, &program, options)? {
         return Ok(pager);
     }
-    let mount = folders.pages();
     let log = folders.run.join("pager.log");
     let file = private::create(&log).map_err(HostError::io("write", &log))?;
     let mut child = Command::new(&program)
@@ -60,6 +60,40 @@ pub(crate) fn ensure(folders: &Folders, options: Options) -> Result<PagerClient,
     // Reaped when it ends, which is rarely before this process does.
     std::thread::spawn(move || child.wait());
     Ok(PagerClient::connect_with(&socket, options.patience)?)
+}
+
+/// Finds the pager that runs, of our version. One that is ending, whose mount has gone, is waited for.
+fn found(
+    socket: &Path,
+    mount: &Path,
+    program: &Path,
+    options: Options,
+) -> Result<Option<PagerClient>, HostError> {
+    let begun = Instant::now();
+    loop {
+        let pager = match PagerClient::connect_with(socket, options.patience) {
+            Ok(pager) if pager.ping().is_ok() => pager,
+            Ok(_) | Err(_) => return Ok(None),
+        };
+        let refused = match is_mounted(mount) {
+            true if !is_another(&pager, program) => return Ok(Some(pager)),
+            true => {
+                tracing::info!(program = %program.display(), "replacing the pager");
+                match pager.replace(program) {
+                    Ok(()) => return Ok(Some(pager)),
+                    Err(error) => error.to_string(),
+                }
+            }
+            false => "its mount is gone".to_owned(),
+        };
+        if begun.elapsed() > ENDING {
+            let said = format!(
+                "another pager runs and cannot be used: {refused}; `forkyard doctor` says more"
+            );
+            return Err(HostError::PagerDidNotStart { said });
+        }
+        sleep(LOOK);
+    }
 }
 
 /// Tells whether the running pager is of another program than this daemon's:

@@ -60,6 +60,7 @@ pub use filesystem::READ_AHEAD;
 pub use forkyard_transfer::{Link, Push, Received, Run, Sent};
 pub use keeper::{Programs, Role, keep, other_half};
 pub use ledger::InheritError;
+pub use mount::is_ours as is_mounted;
 pub use pager::{Ender, Pager, Setup};
 pub use peers::{Arrival, Got, LinkUse};
 pub use protocol::{Fetching, Offering, Over, PeerKey, Refusal, Shutdown};

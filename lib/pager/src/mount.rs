@@ -115,6 +115,11 @@ fn detach_dead(point: &Path) -> Result<(), StartError> {
     Err(failed(Errno::ELOOP))
 }
 
+/// Tells whether a pager's file system is mounted there and answers.
+pub fn is_ours(point: &Path) -> bool {
+    statfs(point).is_ok_and(|found| found.filesystem_type() == FUSE_SUPER_MAGIC)
+}
+
 /// Unmounts if no file is in use; the session ends then.
 pub(crate) fn unmount_unused(point: &Path, service: &Service) -> Result<(), Refusal> {
     // The kernel decides: it knows of files opened this instant.

@@ -198,6 +198,10 @@ impl Ender {
         let failed = |error: io::Error| Refusal::Host {
             why: error.to_string(),
         };
+        // A pager that is ending has no mount that another could serve.
+        if !mount::is_ours(&self.mount) {
+            return Err(Refusal::NoSuccessor);
+        }
         let file = std::fs::metadata(&program).map_err(failed)?;
         if !file.is_file() || file.permissions().mode() & 0o111 == 0 {
             return Err(failed(io::ErrorKind::PermissionDenied.into()));

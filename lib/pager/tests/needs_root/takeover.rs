@@ -3,8 +3,9 @@
 use crate::harness::{Fixture, Settings, byte, eventually, filling, kill_9, layer, memory_files};
 use crate::puppet::{Order, Puppet};
 use forkyard_image::Lineage;
-use forkyard_pager::{Refusal, Shutdown};
+use forkyard_pager::{Refusal, Shutdown, is_mounted};
 use forkyard_types::{ImageId, PageCount};
+use nix::mount::{MntFlags, umount2};
 use std::os::unix::process::ExitStatusExt;
 use std::thread;
 use std::time::Duration;
@@ -178,6 +179,22 @@ fn pager_makes_way_for_another_program() {
         Some(Refusal::Host { .. })
     ));
     assert_eq!(clone.tell(Order::Read(10_000)), Some(filling(10_000)));
+}
+
+#[test]
+fn pager_whose_mount_has_gone_makes_way_for_none() {
+    let pager = kept();
+    let image = pager.publish(PAGES, filling);
+    let mut clone = Puppet::start(PAGES, Some(&pager.path(image)));
+    let mount = pager.path(image).parent().expect("a folder").to_owned();
+    assert!(is_mounted(&mount));
+    // As one that is ending, and waits for its last file to be closed.
+    umount2(&mount, MntFlags::MNT_DETACH).expect("taken away");
+    assert!(!is_mounted(&mount));
+    let program = std::env::current_exe().expect("we are a program");
+    let refused = pager.client.replace(&program).expect_err("refused");
+    assert!(matches!(refused.refusal(), Some(Refusal::NoSuccessor)));
+    assert_eq!(clone.tell(Order::Read(1)), Some(filling(1)));
 }
 
 #[test]

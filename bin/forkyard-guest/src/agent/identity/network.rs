@@ -50,8 +50,7 @@ pub fn become_address(
         .map_err(doing("set the address"))?;
     card.bring_up().map_err(doing("bring the network up"))?;
     if let Some(route) = route {
-        card.set_gateway(route.gateway)
-            .map_err(doing("set the way out"))?;
+        set_gateway(&card, route.gateway)?;
     }
     Interface::new("lo")
         .and_then(|lo| lo.bring_up())
@@ -68,6 +67,12 @@ pub fn become_address(
 pub fn take_gateway(gateway: Ipv4Addr) -> Outcome<()> {
     let name = interface().ok_or("this VM has no network interface")?;
     let card = Interface::new(&name).map_err(doing("open the network interface"))?;
+    set_gateway(&card, gateway)
+}
+
+/// Makes the way out. The kernel refuses one that is there, which a VM has that is woken at the place
+/// it was docked at.
+fn set_gateway(card: &Interface, gateway: Ipv4Addr) -> Outcome<()> {
     match card.set_gateway(gateway) {
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(()),
         set => set.map_err(doing("set the way out")),
