@@ -150,7 +150,14 @@ fn a_node_hands_a_vm_to_another_and_every_node_finds_it_there() {
     assert!(served >= 6, "{served}");
     gateway.interrupt();
     gateway.wait().exited(0);
-    there.ok(["rm", "p"]);
+    // Whichever node is asked, a VM joins another where that is.
+    there.ok(["run", "tiny", "--name", "q", "--join", "p"]);
+    let listed: Vec<ListedVm> = there.json(["ps"]);
+    let nodes: Vec<_> = listed.iter().map(|it| it.node.as_ref()).collect();
+    assert_eq!(nodes, [nodes[0]; 2], "{listed:?}");
+    let address = listed[0].vm.address.ip;
+    there.sh("q", &format!("ping -c 1 -W 10 {address}"));
+    there.ok(["rm", "p", "q"]);
     cluster.end();
 }
 
