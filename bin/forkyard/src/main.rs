@@ -26,7 +26,12 @@ fn main() -> ExitCode {
         Err(error) if error.use_stderr() && wants_json(std::env::args_os()) => {
             output::errors_as_json();
             output::complain_of_words(&error.to_string());
-            return ExitCode::from(2);
+            return unheard(std::env::args());
+        }
+        Err(error) if error.use_stderr() => {
+            // Where standard error cannot be written nothing can be told.
+            let _ = error.print();
+            return unheard(std::env::args());
         }
         Err(error) => error.exit(),
     };
@@ -57,6 +62,15 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     })
+}
+
+/// Status where the words make no sense: of `exec` one that is not its command's.
+fn unheard(mut words: impl Iterator<Item = String>) -> ExitCode {
+    let command = words.nth(1);
+    match command.as_deref() {
+        Some("exec") => ExitCode::from(commands::exec::FAILED),
+        Some(_) | None => ExitCode::from(2),
+    }
 }
 
 /// Tells whether words that make no sense as a whole ask for JSON.

@@ -39,8 +39,9 @@ pub fn main(engine: MakeEngine) -> ExitCode {
 
 fn run(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
     if args.openapi {
-        print!("{}", http::description()?);
-        return Ok(());
+        let text = http::description()?;
+        let told = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes());
+        return told.context("the description cannot be written");
     }
     forkyard_client::check_run_dir(&args.run_dir)?;
     log::install()?;

@@ -8,7 +8,10 @@ use nix::{
 use std::{
     ffi::{OsStr, OsString},
     fs, io,
-    os::{fd::OwnedFd, unix::ffi::OsStrExt},
+    os::{
+        fd::OwnedFd,
+        unix::{ffi::OsStrExt, fs::FileTypeExt as _},
+    },
     path::{Path, PathBuf},
 };
 
@@ -47,6 +50,8 @@ pub(crate) struct Base {
     renamed: Option<OsString>,
     /// True if a new folder is to appear only when it is whole.
     pub staged: bool,
+    /// A device, FIFO or open file that takes a file's content, and stays what it is.
+    pub through: Option<PathBuf>,
 }
 
 impl Target<'_> {
@@ -80,7 +85,12 @@ impl Target<'_> {
         let bytes = path.as_os_str().as_bytes();
         let must_be_folder = bytes.ends_with(b"/") || bytes.ends_with(b"/.");
         let existing = match fs::metadata(path) {
-            Ok(about) => Some(about.is_dir()),
+            Ok(about) if about.file_type().is_socket() => {
+                return Err(place("it is a socket"));
+            }
+            Ok(about) if about.is_dir() => Some(There::Folder),
+            Ok(about) if about.is_file() && !is_open_file(path) => Some(There::File),
+            Ok(_) => Some(There::Stream),
             Err(error) if error.kind() == io::ErrorKind::NotFound => None,
             Err(source) => {
                 return Err(FilesError::Write {
@@ -90,7 +100,20 @@ impl Target<'_> {
             }
         };
         let whole = match existing {
-            Some(true) => {
+            Some(There::Stream) => {
+                if folder || must_be_folder {
+                    return Err(place("it is a device or FIFO, and what comes is a folder"));
+                }
+                return Ok(Base {
+                    dir: folder_at(Path::new("."))?,
+                    path: path.into(),
+                    first,
+                    renamed: None,
+                    staged: false,
+                    through: Some(path.into()),
+                });
+            }
+            Some(There::Folder) => {
                 return Ok(Base {
                     dir: folder_at(path)?,
                     path: path.into(),
@@ -98,12 +121,15 @@ impl Target<'_> {
                     first: first.filter(|_| matches!(self.wanted, Wanted::Named(_))),
                     renamed: None,
                     staged: !contents,
+                    through: None,
                 });
             }
-            Some(false) if folder => return Err(place("it is a file, and what comes is a folder")),
-            Some(false) if must_be_folder => return Err(place("it is no folder")),
+            Some(There::File) if folder => {
+                return Err(place("it is a file, and what comes is a folder"));
+            }
+            Some(There::File) if must_be_folder => return Err(place("it is no folder")),
             // Where a link leads: the link itself stays.
-            Some(false) => fs::canonicalize(path).map_err(|source| FilesError::Write {
+            Some(There::File) => fs::canonicalize(path).map_err(|source| FilesError::Write {
                 path: path.into(),
                 source,
             })?,
@@ -124,8 +150,33 @@ impl Target<'_> {
             first,
             renamed: Some(name.to_owned()),
             staged: true,
+            through: None,
         })
     }
+}
+
+/// What a destination is that exists.
+enum There {
+    Folder,
+    File,
+    /// A device, FIFO or file that a process has open.
+    Stream,
+}
+
+/// Tells whether a path is a link to what a process has open, as /dev/stdout is: writing there means
+/// writing into that, not replacing it.
+fn is_open_file(path: &Path) -> bool {
+    let mut path = path.to_owned();
+    for _ in 0..8 {
+        let Ok(to) = fs::read_link(&path) else {
+            return false;
+        };
+        if path.starts_with("/proc") || path.starts_with("/dev/fd") {
+            return true;
+        }
+        path = path.parent().unwrap_or(Path::new("/")).join(to);
+    }
+    false
 }
 
 impl Base {

@@ -380,6 +380,58 @@ fn a_hostile_sender_writes_what_was_asked_for_where_it_was_asked_for_alone() {
 }
 
 #[test]
+fn what_is_no_file_is_written_into_and_stays_what_it_is() {
+    let dir = dir();
+    let from = dir.path().join("from");
+    fs::write(&from, "said").expect("written");
+    // As one that has a hole.
+    File::options()
+        .write(true)
+        .open(&from)
+        .and_then(|file| file.set_len(100_000))
+        .expect("longer");
+    let (stream, _) = packed(&from, "from");
+    let wanted = Wanted::Named(OsStr::new("from"));
+    let fifo = dir.path().join("fifo");
+    nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("made");
+    let reader = std::thread::spawn({
+        let fifo = fifo.clone();
+        move || fs::read(fifo).expect("read")
+    });
+    unpacked(&stream, &fifo, wanted).expect("written");
+    let read = reader.join().expect("read");
+    assert_eq!((&read[..4], read.len()), (&b"said"[..], 100_000));
+    assert!(!fs::symlink_metadata(&fifo).expect("there").is_file());
+    // As /dev/stdout leads to what is open.
+    let open = File::create(dir.path().join("open")).expect("made");
+    let inode = open.metadata().expect("there").ino();
+    let link = dir.path().join("link");
+    let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&open));
+    symlink(path, &link).expect("made");
+    unpacked(&stream, &link, wanted).expect("written");
+    let now = fs::metadata(dir.path().join("open")).expect("there");
+    assert_eq!((now.ino(), now.len()), (inode, 100_000));
+    // Nor does one go that lies where a folder's content goes.
+    let tree = dir.path().join("tree");
+    fs::create_dir_all(tree.join("below")).expect("made");
+    fs::rename(&fifo, tree.join("below/fifo")).expect("moved");
+    let over = dir.path().join("over");
+    fs::create_dir_all(over.join("below")).expect("made");
+    fs::write(over.join("below/fifo"), "x").expect("written");
+    let (stream, _) = packed(&over, ".");
+    unpacked(&stream, &tree, Wanted::Contents).expect_err("refused");
+    let there = fs::symlink_metadata(tree.join("below/fifo")).expect("there");
+    assert!(!there.is_file());
+    let left = fs::read_dir(tree.join("below")).expect("listed").count();
+    assert_eq!(left, 1);
+    let socket = dir.path().join("socket");
+    let _listener = UnixListener::bind(&socket).expect("bound");
+    let (stream, _) = packed(&from, "from");
+    let refused = unpacked(&stream, &socket, wanted).expect_err("refused");
+    assert!(refused.to_string().contains("it is a socket"), "{refused}");
+}
+
+#[test]
 fn a_stream_cut_anywhere_is_told_and_leaves_nothing_half_done() {
     let here = dir();
     let from = here.path().join("from");

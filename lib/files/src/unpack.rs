@@ -8,9 +8,9 @@
 use crate::{Entry, FilesError, Kind, PIECE, Reader, Target, place::Base};
 use nix::{
     errno::Errno,
-    fcntl::{AtFlags, OFlag, openat, renameat},
+    fcntl::{AT_FDCWD, AtFlags, OFlag, openat, renameat},
     sys::{
-        stat::{Mode, UtimensatFlags, fchmod, fstatat, futimens, mkdirat, utimensat},
+        stat::{Mode, SFlag, UtimensatFlags, fchmod, fstatat, futimens, mkdirat, utimensat},
         time::TimeSpec,
     },
     unistd::{UnlinkatFlags, linkat, symlinkat, unlinkat},
@@ -19,12 +19,12 @@ use std::{
     ffi::OsStr,
     fs::{self, File},
     hash::{BuildHasher, Hasher, RandomState},
-    io::{Read, Seek, SeekFrom, Write},
+    io::{self, Read, Seek, SeekFrom, Write},
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-        unix::ffi::OsStrExt,
+        unix::{ffi::OsStrExt, fs::OpenOptionsExt as _},
     },
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 /// Permission bits that an unpacked file may have.
@@ -65,6 +65,9 @@ pub fn unpack(
         return Err(FilesError::Short);
     };
     let base = target.base(&first)?;
+    if let Some(path) = &base.through {
+        return through(&mut reader, &first, path, said);
+    }
     let mut tree = Tree {
         base,
         modes,
@@ -83,6 +86,55 @@ pub fn unpack(
     reader.drain()?;
     tree.close_to(0)?;
     Ok(tree.done)
+}
+
+/// Writes a file's content into a device, a FIFO or a file that is open.
+fn through(
+    reader: &mut Reader<impl Read>,
+    entry: &Entry,
+    path: &Path,
+    said: &mut dyn FnMut(String),
+) -> Result<Unpacked, FilesError> {
+    let failed = |source| FilesError::Write {
+        path: path.into(),
+        source,
+    };
+    let Kind::File { size, extents } = &entry.kind else {
+        let why = "it is a device or FIFO, which takes files alone";
+        let path = path.into();
+        return Err(FilesError::Place { path, why });
+    };
+    let every = extents.clone().unwrap_or_else(|| vec![(0, *size)]);
+    let mut file = File::options()
+        .write(true)
+        .truncate(true)
+        .custom_flags(OFlag::O_NOCTTY.bits())
+        .open(path)
+        .map_err(failed)?;
+    let (mut buffer, mut at, mut bytes) = (vec![0; PIECE], 0, 0);
+    for (offset, length) in every.into_iter().chain([(*size, 0)]) {
+        // What is written into has no holes.
+        io::copy(&mut io::repeat(0).take(offset - at), &mut file).map_err(failed)?;
+        let mut left = length;
+        while left > 0 {
+            let most = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
+            let read = reader.data(&mut buffer[..most])?;
+            if read == 0 {
+                return Err(FilesError::Short);
+            }
+            file.write_all(&buffer[..read]).map_err(failed)?;
+            left -= read as u64;
+        }
+        at = offset + length;
+        bytes += length;
+    }
+    if let Some(more) = reader.next_entry()? {
+        let path = String::from_utf8_lossy(&more.path).into_owned();
+        return Err(FilesError::Unasked { path });
+    }
+    reader.notes.drain(..).for_each(&mut *said);
+    reader.drain()?;
+    Ok(Unpacked { files: 1, bytes })
 }
 
 struct Tree {
@@ -156,11 +208,21 @@ impl Tree {
                     | OFlag::O_WRONLY
                     | OFlag::O_NOFOLLOW
                     | OFlag::O_CLOEXEC;
-                let make = |name: &OsStr| openat(dir, name, flags, Mode::from_bits_truncate(0o600));
+                let own = Mode::from_bits_truncate(0o600);
+                let make = |name: &OsStr| openat(dir, name, flags, own);
+                // Without a name nothing of it is left, however this process ends. Not every file
+                // system has that.
+                let without_name = OFlag::O_TMPFILE | OFlag::O_WRONLY | OFlag::O_CLOEXEC;
                 // In a folder that is not visible yet no other name is needed.
-                let (made, at) = match fresh.then(|| make(name)) {
-                    Some(Ok(made)) => (Ok(made), name),
-                    _ => (make(OsStr::from_bytes(&hidden)), OsStr::from_bytes(&hidden)),
+                let (made, at, nameless) = match fresh.then(|| make(name)) {
+                    Some(Ok(made)) => (Ok(made), name, false),
+                    _ => {
+                        let at = OsStr::from_bytes(&hidden);
+                        match openat(dir, ".", without_name, own) {
+                            Ok(made) => (Ok(made), at, true),
+                            Err(_) => (make(at), at, false),
+                        }
+                    }
                 };
                 let file = File::from(made.map_err(|e| failed(self, e))?);
                 let written = write(reader, &file, *size, &every, &mut self.buffer, || {
@@ -170,9 +232,16 @@ impl Tree {
                     let finish = || {
                         fchmod(&file, mode(entry.mode & self.modes.0))?;
                         futimens(&file, &time(entry.mtime), &time(entry.mtime))?;
-                        match at == name {
-                            true => Ok(()),
+                        if at == name {
+                            return Ok(());
+                        }
+                        keeps_special(dir, name)?;
+                        match nameless {
                             false => renameat(dir, at, dir, name),
+                            true => {
+                                give_name(&file, dir, at)?;
+                                renameat(dir, at, dir, name)
+                            }
                         }
                     };
                     finish().map_err(|e| failed(self, e))?;
@@ -426,6 +495,7 @@ fn replace(
         Err(Errno::EEXIST) => {}
         done => return done,
     }
+    keeps_special(dir, name)?;
     // A name of the same file as before would not be moved, and be left.
     let hidden = hidden();
     let hidden = OsStr::from_bytes(&hidden);
@@ -435,6 +505,30 @@ fn replace(
         let _ = unlinkat(dir, hidden, UnlinkatFlags::NoRemoveDir);
     }
     moved
+}
+
+/// Refuses to replace a device, FIFO or socket.
+fn keeps_special(dir: BorrowedFd<'_>, name: &OsStr) -> nix::Result<()> {
+    let Ok(about) = fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW) else {
+        return Ok(());
+    };
+    let kind = SFlag::from_bits_truncate(about.st_mode) & SFlag::S_IFMT;
+    match [SFlag::S_IFREG, SFlag::S_IFLNK, SFlag::S_IFDIR].contains(&kind) {
+        true => Ok(()),
+        false => Err(Errno::EEXIST),
+    }
+}
+
+/// Gives a file its first name.
+fn give_name(file: &File, dir: BorrowedFd<'_>, name: &OsStr) -> nix::Result<()> {
+    let own = format!("/proc/self/fd/{}", file.as_raw_fd());
+    linkat(
+        AT_FDCWD,
+        own.as_str(),
+        dir,
+        name,
+        AtFlags::AT_SYMLINK_FOLLOW,
+    )
 }
 
 fn open_folder(above: BorrowedFd<'_>, name: &OsStr) -> nix::Result<OwnedFd> {

@@ -460,7 +460,9 @@ impl HostError {
                 | ImportError::Incoming { .. }
                 | ImportError::Cancelled,
             )
-            | Self::Build(BuildError::NoFile { .. }) => ErrorKind::Invalid,
+            | Self::Build(BuildError::NoFile { .. } | BuildError::UnfitKernel { .. }) => {
+                ErrorKind::Invalid
+            }
             Self::Import(_)
             | Self::NoConsole { .. }
             | Self::Vmm(_)

@@ -86,6 +86,14 @@ pub enum BuildError {
         /// Where it is.
         path: PathBuf,
     },
+    /// A VM cannot boot from that kernel.
+    #[error("{} cannot be booted: {why}", path.display())]
+    UnfitKernel {
+        /// Where it is.
+        path: PathBuf,
+        /// Reason.
+        why: &'static str,
+    },
     /// The kernel's modules make no set that can be loaded.
     #[error("the kernel's modules cannot be used")]
     Modules(#[from] ModuleError),

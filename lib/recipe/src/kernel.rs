@@ -16,7 +16,9 @@ use crate::{
 };
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fs, io,
+    fs::{self, File},
+    io::{self, Read as _},
+    os::unix::fs::{MetadataExt as _, OpenOptionsExt as _},
     path::{Path, PathBuf},
 };
 
@@ -62,6 +64,28 @@ impl Kernel {
         let facts = fs::metadata(path).map_err(io_error("find", path))?;
         if !facts.is_file() {
             return Err(BuildError::NoFile { path: path.into() });
+        }
+        let unfit = |why| BuildError::UnfitKernel {
+            path: path.into(),
+            why,
+        };
+        // It is read as its VM's own user.
+        if facts.mode() & 0o004 == 0 {
+            return Err(unfit("VMs, which have users of their own, may not read it"));
+        }
+        let mut head = [0; 0x206];
+        let read = File::options()
+            .read(true)
+            .custom_flags(nix::fcntl::OFlag::O_NONBLOCK.bits())
+            .open(path)
+            .and_then(|mut file| file.read_exact(&mut head));
+        let has_magic = head[0x202..] == *b"HdrS" || head.starts_with(b"\x7fELF");
+        match read {
+            Ok(()) if has_magic => {}
+            Err(error) if error.kind() != io::ErrorKind::UnexpectedEof => {
+                return Err(io_error("read", path)(error));
+            }
+            Ok(()) | Err(_) => return Err(unfit("it is neither a bzImage nor an ELF file")),
         }
         Ok(Self {
             image: path.to_owned(),

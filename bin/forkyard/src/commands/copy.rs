@@ -26,6 +26,7 @@ use std::{
 };
 use stream::{Incoming, Leaving, Outgoing};
 use tokio::{
+    signal::unix::{Signal, SignalKind, signal},
     sync::mpsc,
     task::{JoinHandle, spawn_blocking},
 };
@@ -132,8 +133,18 @@ async fn fetch(
             notes,
         })
     });
+    let mut ended = Ended::watched()?;
     let broken = loop {
-        match coming.next().await {
+        let next = tokio::select! {
+            next = coming.next() => next,
+            () = ended.told() => {
+                // What is not whole goes.
+                drop(pieces);
+                let _ = unpacking.await?;
+                bail!("interrupted: what was not whole has been removed");
+            }
+        };
+        match next {
             Ok(Some(piece)) => {
                 bar.inc(piece.len() as u64);
                 // Gone if it failed, which it says itself.
@@ -154,6 +165,27 @@ async fn fetch(
             Err(error).with_context(|| format!("what {vm} sent is refused"))
         }
         (Err(error), _) => Err(error).with_context(|| format!("cannot copy {path} of {vm}")),
+    }
+}
+
+/// Signals that end a copy.
+struct Ended([Signal; 3]);
+
+impl Ended {
+    fn watched() -> anyhow::Result<Self> {
+        let of = |kind| signal(kind).context("cannot handle signals");
+        let (interrupt, terminate) = (of(SignalKind::interrupt())?, of(SignalKind::terminate())?);
+        Ok(Self([interrupt, terminate, of(SignalKind::hangup())?]))
+    }
+
+    /// Waits for one of them. Cancel-safe.
+    async fn told(&mut self) {
+        let [interrupt, terminate, hang_up] = &mut self.0;
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hang_up.recv() => {}
+        }
     }
 }
 

@@ -323,5 +323,9 @@ fn decoded(data: &str) -> anyhow::Result<Vec<u8>> {
 fn write(stream: &mut impl Write, data: &[u8]) -> anyhow::Result<Option<u8>> {
     let written = stream.write_all(data).and_then(|()| stream.flush());
     let failed = written.err().map(|error| output::cannot_write(&error));
-    Ok(failed.map(u8::try_from).transpose()?)
+    // Its own failure is none of the command's.
+    Ok(failed.map(|code| match code {
+        1 => FAILED,
+        code => u8::try_from(code).unwrap_or(FAILED),
+    }))
 }

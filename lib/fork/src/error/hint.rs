@@ -67,7 +67,7 @@ impl HostError {
             ),
             (
                 matches!(self, Self::Silent { .. }),
-                "it is tried again every few seconds; `forkyard rm` ends it",
+                "it is tried again every few seconds; `forkyard restart` boots it again if it has booted before, `forkyard rm` ends it",
             ),
             (
                 matches!(self, Self::RecipeOfThatName { .. }),

@@ -1,5 +1,5 @@
 use super::*;
-use std::process::Command;
+use std::{os::unix::fs::PermissionsExt as _, process::Command};
 
 /// A relocatable ELF file with one section, `.modinfo`.
 fn module(dir: &Path, info: &str) -> Vec<u8> {
@@ -133,7 +133,19 @@ fn kernel_of_the_users_own_has_no_modules_and_must_exist() {
         let error = Kernel::from_file(none).expect_err("it cannot be booted");
         assert!(matches!(error, BuildError::NoFile { .. }), "{error:?}");
     }
-    fs::write(&path, "kernel").expect("written");
+    let mut image = vec![0; 0x400];
+    image[0x202..0x206].copy_from_slice(b"HdrS");
+    for (content, bits) in [
+        (&b"kernel"[..], 0o644),
+        (&[0; 0x400], 0o644),
+        (&image, 0o600),
+    ] {
+        fs::write(&path, content).expect("written");
+        fs::set_permissions(&path, fs::Permissions::from_mode(bits)).expect("set");
+        let error = Kernel::from_file(&path).expect_err("it cannot be booted");
+        assert!(matches!(error, BuildError::UnfitKernel { .. }), "{error:?}");
+    }
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("set");
     let kernel = Kernel::from_file(&path).expect("there");
     assert_eq!((kernel.modules, kernel.release), (vec![], None));
 }
