@@ -173,6 +173,17 @@ impl Client {
         self.attend(read(answer)).await
     }
 
+    /// Puts `body` and reads the whole answer.
+    pub async fn put<A: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<A, ClientError> {
+        let body = serde_json::to_vec(body)?;
+        let answer = self.open(Method::PUT, path, body.into()).await?;
+        self.attend(read(answer)).await
+    }
+
     /// Posts `body` and leaves the answer's body to be read as it comes.
     pub async fn stream(
         &self,

@@ -3,8 +3,8 @@
 mod hint;
 
 use crate::{
-    bounds::BoundReached, ports::PortError, quota::QuotaReached, sessions::SessionError,
-    substrate::SubstrateError, ticket::Denied, volumes::VolumeError,
+    bounds::BoundReached, friendly::FriendlyError, ports::PortError, quota::QuotaReached,
+    sessions::SessionError, substrate::SubstrateError, ticket::Denied, volumes::VolumeError,
 };
 use forkyard_capture::CaptureError;
 use forkyard_disk::DiskError;
@@ -228,6 +228,9 @@ pub enum HostError {
     /// A command that a guest keeps cannot be reached.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// A guest was not made friendly.
+    #[error(transparent)]
+    Friendly(#[from] FriendlyError),
     /// The records cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -407,6 +410,7 @@ impl HostError {
             Self::Volume(error) => error.kind(),
             Self::Port(error) => error.kind(),
             Self::Session(error) => error.kind(),
+            Self::Friendly(error) => error.kind(),
             Self::Peer { source, .. }
             | Self::Unsettled { source, .. }
             | Self::Number(source)

@@ -129,7 +129,7 @@ impl Dispatcher {
 
     /// Gives every vCPU a new name, and forgets the old ones.
     fn tidy(&mut self) {
-        match self.policy.build(self.cpus.len(), &super::knobs()) {
+        match forkyard_sched::build(self.policy, self.cpus.len(), &super::knobs()) {
             Ok(scheduler) => {
                 (0..self.vms.len()).for_each(|place| self.withdraw(place));
                 self.renew(scheduler);
