@@ -228,6 +228,18 @@ pub enum HostError {
     /// A command that a guest keeps cannot be reached.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// The agent in a checkpoint's memory is of another version.
+    #[error(
+        "the agent in the memory of checkpoint {vm} speaks {} of its messages, this daemon version {}",
+        version_of(*agent),
+        forkyard_guestlink::VERSION
+    )]
+    OtherAgent {
+        /// The checkpoint.
+        vm: VmName,
+        /// Version of the agent; 0: an earlier one than those that are recorded.
+        agent: u16,
+    },
     /// A guest was not made friendly.
     #[error(transparent)]
     Friendly(#[from] FriendlyError),
@@ -366,6 +378,13 @@ pub enum HostError {
     },
 }
 
+fn version_of(agent: u16) -> String {
+    match agent {
+        0 => "an earlier version".to_owned(),
+        version => format!("version {version}"),
+    }
+}
+
 impl HostError {
     pub(crate) fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
@@ -416,6 +435,7 @@ impl HostError {
             | Self::Number(source)
             | Self::Room(source) => source.kind,
             Self::NotPassable { .. }
+            | Self::OtherAgent { .. }
             | Self::Lost { .. }
             | Self::Elsewhere { .. }
             | Self::CannotMove { .. }

@@ -64,10 +64,13 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             let client = daemon::elsewhere(place, args.ca)?;
             (client.clone(), Reach::There(client))
         }
-        None => (
-            daemon::ensure(&args.run_dir).await?,
-            Reach::Here(args.run_dir.clone()),
-        ),
+        None => {
+            let client = match matches!(args.command, Command::Node(_)) {
+                true => daemon::running(&args.run_dir).await?,
+                false => daemon::ensure(&args.run_dir).await?,
+            };
+            (client, Reach::Here(args.run_dir.clone()))
+        }
     };
     let format = args.output;
     match args.command {

@@ -2,6 +2,7 @@
 
 use super::Snapshot;
 use crate::{Host, HostError, blocking::blocking, vm::Vm};
+use forkyard_guestlink::VERSION;
 use forkyard_image::{Lineage, write_file};
 use forkyard_pager::{PagerError, Refusal};
 use forkyard_store::VmRecord;
@@ -90,6 +91,7 @@ impl Host {
         record.memory_image = Some(lineage.image);
         record.state = VmState::Checkpoint;
         self.store.put_vm(&record)?;
+        self.store.put_agent(record.id, VERSION)?;
         self.store.flush()?;
         Ok(record)
     }
@@ -124,6 +126,15 @@ impl Host {
         let Some(image) = record.memory_image else {
             return Err(HostError::Invalid(format!("{} is incomplete", record.name)));
         };
+        // Its clones would not understand a word, and be waited for in vain.
+        if let Some(agent) = self.store.agent(record.id)?
+            && agent != VERSION
+        {
+            return Err(HostError::OtherAgent {
+                vm: record.name.clone(),
+                agent,
+            });
+        }
         let devices = self.folders.disks(record.id).join(DEVICES);
         let devices = fs::read(&devices).map_err(HostError::io("read", &devices))?;
         let memory = self.folders.page_image(image);
