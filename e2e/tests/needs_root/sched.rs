@@ -103,8 +103,8 @@ fn policies_are_simulated_without_a_daemon() {
     let none = host.fails(["sched", "simulate", "/nowhere.toml"]);
     assert!(none.contains("/nowhere.toml"), "{none}");
     // Nor do commands for nodes start one, which would be no node.
-    let none = host.fails(["node", "invite"]);
-    assert!(none.contains("no daemon runs"), "{none}");
+    let none = host.start(["node", "invite"], "").wait().exited(4);
+    assert!(none.stderr.contains("no daemon runs"), "{}", none.stderr);
     assert!(host.processes("forkyardd").is_empty());
     host.nothing_left();
 }

@@ -477,6 +477,41 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/sched": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Show the vCPUs that are scheduled on this host. */
+        get: operations["scheduling"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sched/processes/{pid}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /** Have the vCPUs of any QEMU of the host scheduled. Not over the network. */
+        put: operations["schedule_process"];
+        post?: never;
+        /** Let the vCPUs of any QEMU of the host go. Not over the network. */
+        delete: operations["release_process"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/substrate-key": {
         parameters: {
             query?: never;
@@ -937,6 +972,28 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/vms/{vm}/friendly": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Show whether a VM adapts its demand, what it senses, and what it does. */
+        get: operations["friendly"];
+        /**
+         * Have a VM adapt its demand to what its host can give. What is absent stays as it is. Done again,
+         *     it changes nothing else.
+         */
+        put: operations["make_friendly"];
+        post?: never;
+        /** End it: everything in the VM is as it was before. Of a VM that does not adapt, nothing changes. */
+        delete: operations["end_friendly"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/vms/{vm}/idle": {
         parameters: {
             query?: never;
@@ -1195,6 +1252,29 @@ export interface paths {
         /** Let a paused VM go on. */
         post: operations["resume"];
         delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/sched": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Show the vCPUs that are scheduled on a VM's host. */
+        get: operations["scheduling_of_vm"];
+        /**
+         * Have a VM's vCPUs scheduled. What is absent stays as it is. All scheduled VMs of a host are
+         *     under one policy: one that is named here is that of all. The settings end with the VM's process:
+         *     when it is stopped, or moved to another host.
+         */
+        put: operations["schedule_vm"];
+        post?: never;
+        /** Let a VM's vCPUs go, as if they had never been scheduled. */
+        delete: operations["release_vm"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1579,6 +1659,21 @@ export interface components {
         } | {
             /** @description The clone does not run, and nothing of it is left. */
             error: components["schemas"]["ApiError"];
+        };
+        /** @description A CPU, and the vCPUs it is meant for. */
+        CpuSched: {
+            /**
+             * Format: int32
+             * @description The host's number of it.
+             */
+            cpu: number;
+            /**
+             * Format: int32
+             * @description The thread it is meant to run.
+             */
+            running?: number | null;
+            /** @description Threads waiting in its queue, front first. */
+            waiting: number[];
         };
         /** @description `POST /v1/volumes`: make a volume. */
         CreateVolume: {
@@ -2148,6 +2243,35 @@ export interface components {
         ForkStarted: {
             /** @description The fork: its clones, as they come, are the VMs that name it. */
             fork: components["schemas"]["ForkId"];
+        };
+        /**
+         * @description Law that a guest's threads follow, with its usual constants.
+         * @enum {string}
+         */
+        FriendlyLaw: "aimd" | "careful" | "steady" | "binomial" | "quick" | "pi";
+        /**
+         * @description `PUT /v1/vms/{vm}/friendly`: how a VM is to adapt its demand. What is absent stays as it is, at
+         *     first as is usual.
+         */
+        FriendlySettings: {
+            /**
+             * @description Constants to change, `KEY=VALUE` each, as in `monitor.threshold=2`.
+             * @default []
+             */
+            changes: string[];
+            /**
+             * @description Constants, as the text of a configuration in TOML.
+             * @default null
+             */
+            config: string | null;
+            /**
+             * @description Group to adapt: `exec`, commands that the host has run there; `image`, processes that the
+             *     image's init or entry point started; or the path of a control group's folder there.
+             * @default null
+             */
+            group: string | null;
+            /** @default null */
+            law: components["schemas"]["FriendlyLaw"] | null;
         };
         /**
          * @description CPU that a guest was given. Its kernel and programs have looked at it once, and go on using what
@@ -2968,6 +3092,12 @@ export interface components {
          *     bytes, base64. Its debug output hides it.
          */
         PageSecret: string;
+        /**
+         * @description Relation of a domain's vCPUs: whether they work on one thing and wait for
+         *     each other.
+         * @enum {string}
+         */
+        Parallel: "yes" | "no";
         /** @description A question which CPU guests are given. */
         PeerCpu: {
             /** @description Accelerator: `kvm` or `tcg`. */
@@ -3412,6 +3542,111 @@ export interface components {
             warm?: number;
         };
         /**
+         * @description SchedLevel of the dispatcher's intervention with a VM.
+         * @enum {string}
+         */
+        SchedLevel: "observe" | "place" | "enforce";
+        /**
+         * @description By what turns are enforced.
+         * @enum {string}
+         */
+        SchedMeans: "freezer" | "sched-ext";
+        /**
+         * @description Reason for which a VM is let go for a while.
+         * @enum {string}
+         */
+        SchedPause: "blocks" | "alone";
+        /**
+         * @description A policy's name.
+         * @enum {string}
+         */
+        SchedPolicy: "rr" | "bvt" | "atropos" | "sedf" | "credit" | "credit2" | "cfs" | "balance" | "procco" | "cpuco" | "sbco" | "speed";
+        /** @description `PUT /v1/sched/processes/{pid}`: how the vCPUs of any QEMU of the host are to be scheduled. */
+        SchedProcess: {
+            /**
+             * @description The settings.
+             * @default {
+             *       "cap": null,
+             *       "level": null,
+             *       "parallel": null,
+             *       "period_us": null,
+             *       "policy": null,
+             *       "slice_us": null,
+             *       "weight": null
+             *     }
+             */
+            settings: components["schemas"]["SchedSettings"];
+            /**
+             * @description Threads of its vCPUs, in the guest's order; found by their names if absent.
+             * @default null
+             */
+            threads: number[] | null;
+        };
+        /** @description `PUT /v1/vms/{vm}/sched`: how a VM's vCPUs are to be scheduled. What is absent stays as it is. */
+        SchedSettings: {
+            /**
+             * Format: int32
+             * @description Cap in per cent of one CPU; 0 lifts it. Under credit.
+             * @default null
+             */
+            cap: number | null;
+            /** @default null */
+            level: components["schemas"]["SchedLevel"] | null;
+            /** @default null */
+            parallel: components["schemas"]["Parallel"] | null;
+            /**
+             * Format: int64
+             * @description The period, in µs.
+             * @default null
+             */
+            period_us: number | null;
+            /** @default null */
+            policy: components["schemas"]["SchedPolicy"] | null;
+            /**
+             * Format: int64
+             * @description Time reserved for each vCPU, in µs of every period; 0 for none. Under sedf and atropos.
+             * @default null
+             */
+            slice_us: number | null;
+            /**
+             * Format: int32
+             * @description Weight; 256 is usual.
+             * @default null
+             */
+            weight: number | null;
+        };
+        /** @description State of a host's dispatcher, and of the VMs that it schedules. */
+        SchedState: {
+            /** @description The CPUs. */
+            cpus: components["schemas"]["CpuSched"][];
+            /**
+             * Format: int32
+             * @description The process that lets everything go should the dispatcher die.
+             */
+            guard: number;
+            /** @description By what it is enforced. */
+            means?: components["schemas"]["SchedMeans"];
+            /**
+             * Format: double
+             * @description The part of one CPU that the dispatcher itself took in the last second.
+             */
+            own: number;
+            /**
+             * Format: int64
+             * @description The CPU time it has taken in all, in ns.
+             */
+            own_ns: number;
+            /** @description The policy. */
+            policy: components["schemas"]["SchedPolicy"];
+            /**
+             * Format: int64
+             * @description Times it changed the running vCPU, in all.
+             */
+            switches: number;
+            /** @description The VMs. */
+            vms: components["schemas"]["VmSched"][];
+        };
+        /**
          * @description State of a ticket's clone.
          * @enum {string}
          */
@@ -3775,6 +4010,51 @@ export interface components {
             /** @description Every VM, the oldest first. */
             vms: components["schemas"]["VmUsage"][];
         };
+        /** @description A vCPU, over the last second. */
+        VcpuSched: {
+            /**
+             * Format: int32
+             * @description The CPU it is meant to be on.
+             */
+            cpu?: number | null;
+            /**
+             * Format: int64
+             * @description Time its turns have given it since it was first scheduled, in ns.
+             */
+            given_ns: number;
+            /**
+             * Format: int32
+             * @description The guest's number of it.
+             */
+            index: number;
+            /**
+             * Format: int32
+             * @description Place in its queue; absent if it does not wait.
+             */
+            ordinate?: number | null;
+            /**
+             * Format: double
+             * @description The part of a CPU it had.
+             */
+            share: number;
+            /**
+             * Format: double
+             * @description Time running of time running and waiting.
+             */
+            speed: number;
+            /** @description True if a sibling is meant to be on the same CPU. */
+            stacked: boolean;
+            /**
+             * Format: int32
+             * @description Thread of the vCPU.
+             */
+            tid: number;
+            /**
+             * Format: int64
+             * @description Time it has waited for them, in ns.
+             */
+            waited_ns: number;
+        };
         /** @description A VM is in another state. */
         VmChanged: {
             /** @description Reason of its end, if it failed. */
@@ -3838,6 +4118,50 @@ export interface components {
             failure?: string | null;
             /** @description Last state of the VM. */
             state: components["schemas"]["VmState"];
+        };
+        /** @description A VM that is scheduled. */
+        VmSched: {
+            /**
+             * Format: double
+             * @description The part of the time that a vCPU sleeps.
+             */
+            asleep: number;
+            because?: components["schemas"]["SchedPause"] | null;
+            /**
+             * Format: int32
+             * @description Cap in per cent of a CPU.
+             */
+            cap?: number | null;
+            /**
+             * Format: int32
+             * @description Greatest difference of its waiting vCPUs' places.
+             */
+            distance: number;
+            /** @description SchedLevel of intervention that is wanted. */
+            level: components["schemas"]["SchedLevel"];
+            /** @description Name of the VM. */
+            name: string;
+            /** @description Present level of intervention. */
+            now: components["schemas"]["SchedLevel"];
+            /** @description True if its vCPUs wait for each other. */
+            parallel: components["schemas"]["Parallel"];
+            /**
+             * Format: int32
+             * @description The QEMU's process.
+             */
+            pid: number;
+            /**
+             * Format: double
+             * @description Sleeps of a vCPU a second.
+             */
+            sleeps: number;
+            /** @description vCPUs of the VM. */
+            vcpus: components["schemas"]["VcpuSched"][];
+            /**
+             * Format: int32
+             * @description Weight.
+             */
+            weight: number;
         };
         /** @description A VM does not answer, or answers again. */
         VmSilence: {
@@ -4033,6 +4357,7 @@ export type CheckpointMade = components['schemas']['CheckpointMade'];
 export type CheckpointRemoved = components['schemas']['CheckpointRemoved'];
 export type CheckpointRequest = components['schemas']['CheckpointRequest'];
 export type CloneResult = components['schemas']['CloneResult'];
+export type CpuSched = components['schemas']['CpuSched'];
 export type CreateVolume = components['schemas']['CreateVolume'];
 export type DataVolume = components['schemas']['DataVolume'];
 export type Delta = components['schemas']['Delta'];
@@ -4075,6 +4400,8 @@ export type ForkReport = components['schemas']['ForkReport'];
 export type ForkRequest = components['schemas']['ForkRequest'];
 export type ForkResponse = components['schemas']['ForkResponse'];
 export type ForkStarted = components['schemas']['ForkStarted'];
+export type FriendlyLaw = components['schemas']['FriendlyLaw'];
+export type FriendlySettings = components['schemas']['FriendlySettings'];
 export type GuestCpu = components['schemas']['GuestCpu'];
 export type GuestImage = components['schemas']['GuestImage'];
 export type Handout = components['schemas']['Handout'];
@@ -4126,6 +4453,7 @@ export type PageCount = components['schemas']['PageCount'];
 export type PageOrder = components['schemas']['PageOrder'];
 export type PageRun = components['schemas']['PageRun'];
 export type PageSecret = components['schemas']['PageSecret'];
+export type Parallel = components['schemas']['Parallel'];
 export type PeerCpu = components['schemas']['PeerCpu'];
 export type PeerDisk = components['schemas']['PeerDisk'];
 export type PeerEnd = components['schemas']['PeerEnd'];
@@ -4161,6 +4489,13 @@ export type Restarts = components['schemas']['Restarts'];
 export type Room = components['schemas']['Room'];
 export type RootVolume = components['schemas']['RootVolume'];
 export type RunRequest = components['schemas']['RunRequest'];
+export type SchedLevel = components['schemas']['SchedLevel'];
+export type SchedMeans = components['schemas']['SchedMeans'];
+export type SchedPause = components['schemas']['SchedPause'];
+export type SchedPolicy = components['schemas']['SchedPolicy'];
+export type SchedProcess = components['schemas']['SchedProcess'];
+export type SchedSettings = components['schemas']['SchedSettings'];
+export type SchedState = components['schemas']['SchedState'];
 export type SeatState = components['schemas']['SeatState'];
 export type ShareGrant = components['schemas']['ShareGrant'];
 export type ShareId = components['schemas']['ShareId'];
@@ -4195,6 +4530,7 @@ export type TokenView = components['schemas']['TokenView'];
 export type TransferOver = components['schemas']['TransferOver'];
 export type Transport = components['schemas']['Transport'];
 export type Usage = components['schemas']['Usage'];
+export type VcpuSched = components['schemas']['VcpuSched'];
 export type VmChanged = components['schemas']['VmChanged'];
 export type VmCreated = components['schemas']['VmCreated'];
 export type VmId = components['schemas']['VmId'];
@@ -4202,6 +4538,7 @@ export type VmInspect = components['schemas']['VmInspect'];
 export type VmName = components['schemas']['VmName'];
 export type VmPart = components['schemas']['VmPart'];
 export type VmRemoved = components['schemas']['VmRemoved'];
+export type VmSched = components['schemas']['VmSched'];
 export type VmSilence = components['schemas']['VmSilence'];
 export type VmState = components['schemas']['VmState'];
 export type VmUsage = components['schemas']['VmUsage'];
@@ -4943,6 +5280,76 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["QuotaView"][];
+                };
+            };
+        };
+    };
+    scheduling: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Policy, CPUs and VMs; 404 if no VM is scheduled */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SchedState"];
+                };
+            };
+        };
+    };
+    schedule_process: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Process of the QEMU */
+                pid: number;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SchedProcess"];
+            };
+        };
+        responses: {
+            /** @description The state, once it is done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SchedState"];
+                };
+            };
+        };
+    };
+    release_process: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Process of the QEMU */
+                pid: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The state, once it is done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SchedState"];
                 };
             };
         };
@@ -5795,6 +6202,79 @@ export interface operations {
             };
         };
     };
+    friendly: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description `vm`, `friendly` (true if it does), and the state of the program there */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+        };
+    };
+    make_friendly: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["FriendlySettings"];
+            };
+        };
+        responses: {
+            /** @description The state, as it is shown */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+        };
+    };
+    end_friendly: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The state, as it is shown */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+        };
+    };
     set_idle: {
         parameters: {
             query?: never;
@@ -6199,6 +6679,79 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["VmView"];
+                };
+            };
+        };
+    };
+    scheduling_of_vm: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Policy, CPUs and VMs; 404 if no VM is scheduled there */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SchedState"];
+                };
+            };
+        };
+    };
+    schedule_vm: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SchedSettings"];
+            };
+        };
+        responses: {
+            /** @description The state of the VM's host, once it is done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SchedState"];
+                };
+            };
+        };
+    };
+    release_vm: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The state of the VM's host, once it is done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SchedState"];
                 };
             };
         };
