@@ -65,7 +65,7 @@ pub struct Shared {
     pub host: Arc<Host>,
     /// Tokens that grant use over the network.
     pub access: Arc<Access>,
-    /// Where it is reached over the network, if it is.
+    /// Address over the network, if it listens there.
     pub remote: Option<RemoteView>,
     /// Counters of the daemon.
     pub metrics: metrics::Metrics,
@@ -113,7 +113,7 @@ type Answer<T> = Result<Json<T>, Refusal>;
 )]
 struct Description;
 
-/// Where the API is, and what it takes to be let in.
+/// Address of the API, and what it takes to be let in.
 struct Reached;
 
 impl Modify for Reached {

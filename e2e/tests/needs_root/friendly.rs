@@ -300,7 +300,7 @@ fn who_does_not_yield_is_named_and_capped_until_the_police_ends() {
     host.end();
 }
 
-/// Where the kernel shares CPUs between sessions, not threads, one with many has no more
+/// Favours a process. Where the kernel shares CPUs between sessions, not threads, one with many has no more
 /// than another: unless it is favoured.
 fn favour(pid: u32) {
     let path = format!("/proc/{pid}/autogroup");

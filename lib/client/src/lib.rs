@@ -138,7 +138,7 @@ impl Client {
         self
     }
 
-    /// Where the daemon is.
+    /// Returns the place of the daemon.
     pub fn place(&self) -> Place {
         match &self.way {
             Way::Socket(path) => Place::Socket(path.clone()),

@@ -50,7 +50,7 @@ pub struct Dispatcher {
     hands: Hands,
     kicks: VecDeque<CpuId>,
     next_tick: Nanos,
-    /// When to look next which are awake, and until when that can wait.
+    /// Time of the next look at which are awake, and how long that can wait.
     next_look: Nanos,
     look_by: Nanos,
     reviews: review::Reviews,

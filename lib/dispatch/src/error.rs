@@ -1,9 +1,9 @@
-//! Why the dispatcher could not do something.
+//! Reasons why the dispatcher could not do something.
 
 use forkyard_sched::{PolicyError, Refused};
 use std::{io, path::PathBuf};
 
-/// Why the dispatcher could not do something.
+/// Reason why the dispatcher could not do something.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DispatchError {

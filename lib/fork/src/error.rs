@@ -1,4 +1,4 @@
-//! Why a host could not do what it was asked, and how the asker is told.
+//! Reasons why a host could not do what it was asked, and how the asker is told.
 
 mod hint;
 
@@ -22,7 +22,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Why a host could not do what it was asked.
+/// Reason why a host could not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {
@@ -322,7 +322,7 @@ pub enum HostError {
         vm: VmName,
         /// The other host.
         host: String,
-        /// Why it has not.
+        /// Reason why it has not.
         source: ApiError,
     },
     /// The VM belongs to another host, and this one can do nothing with it.
@@ -330,7 +330,7 @@ pub enum HostError {
     Elsewhere {
         /// The VM.
         vm: VmName,
-        /// Where it is.
+        /// Host that it is on.
         host: String,
     },
     /// Another host refused, or could not be asked.

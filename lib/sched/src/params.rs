@@ -73,7 +73,7 @@ impl Default for Params {
     }
 }
 
-/// Why parameters are refused.
+/// Reason why parameters are refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {

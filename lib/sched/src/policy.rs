@@ -59,7 +59,7 @@ pub struct Knobs {
     pub migration: Migration,
 }
 
-/// Why a policy cannot be made.
+/// Reason why a policy cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {

@@ -1042,7 +1042,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Where a VM's bytes are, and what its forks took. */
+        /** Show the place of a VM's bytes, and what its forks took. */
         get: operations["inspect"];
         put?: never;
         post?: never;
@@ -1723,7 +1723,7 @@ export interface components {
         DiskSlice: {
             /** @description Bytes it takes there. */
             allocated: components["schemas"]["ByteCount"];
-            /** @description Where it is on the host. */
+            /** @description Path on the host. */
             path: string;
         };
         /** @description `POST /v1/substrates`: make a substrate of a running VM. */
@@ -1765,7 +1765,7 @@ export interface components {
              */
             out: components["schemas"]["WayOut"];
         };
-        /** @description When a VM is wanted no more. */
+        /** @description End of the time for which a VM is wanted. */
         Ends: {
             /** @description Action then. */
             action: components["schemas"]["AtEnd"];
@@ -1811,7 +1811,7 @@ export interface components {
          */
         Epoch: string;
         /**
-         * @description Why a request was refused or failed, in a form a program can branch on.
+         * @description Reason why a request was refused or failed, in a form a program can branch on.
          * @enum {string}
          */
         ErrorKind: "invalid" | "not_found" | "conflict" | "exhausted" | "guest" | "timeout" | "host" | "unauthorized" | "forbidden";
@@ -2045,7 +2045,7 @@ export interface components {
              * @description Size in bytes.
              */
             size: number;
-            /** @description Where a link leads. */
+            /** @description Target of a link. */
             target?: string | null;
             /**
              * Format: int32
@@ -2132,7 +2132,7 @@ export interface components {
             phase: components["schemas"]["ForkPhase"];
         };
         /**
-         * @description Where the time of one fork went. Times in microseconds from the request
+         * @description Account of the time of one fork. Times in microseconds from the request
          *     unless said otherwise.
          */
         ForkReport: {
@@ -2236,7 +2236,7 @@ export interface components {
             clones: components["schemas"]["CloneResult"][];
             /** @description The fork. */
             fork: components["schemas"]["ForkId"];
-            /** @description Where the time went. */
+            /** @description Account of the time. */
             report: components["schemas"]["ForkReport"];
         };
         /** @description Answer to a fork that is not waited for. */
@@ -2294,7 +2294,7 @@ export interface components {
             entry?: components["schemas"]["EntryPoint"] | null;
             /** @description Name of its recipe, or the one it was imported under. */
             name: string;
-            /** @description Where it comes from. */
+            /** @description Origin. */
             origin?: components["schemas"]["ImageOrigin"];
             /** @description Source that it was made of: the image in its registry, the Dockerfile, or the VM. */
             source?: string | null;
@@ -2329,7 +2329,7 @@ export interface components {
             machine: components["schemas"]["HandoutMachine"];
             /** @description Memory of the VM. */
             memory: components["schemas"]["RemotePages"];
-            /** @description Where its host's pager serves these. */
+            /** @description Address at which its host's pager serves these. */
             pager: string;
             /** @description The VM it is an instant of. */
             parent: components["schemas"]["HandoutParent"];
@@ -2479,7 +2479,7 @@ export interface components {
              * @description Clones of these whose user code runs, each with an identity of its own.
              */
             ready: number;
-            /** @description Why not, each reason once. */
+            /** @description Reasons for the failures, each once. */
             why: string[];
         };
         /**
@@ -2517,7 +2517,7 @@ export interface components {
          */
         ImageId: string;
         /**
-         * @description Where a guest image comes from.
+         * @description Origin of a guest image.
          * @enum {string}
          */
         ImageOrigin: "recipe" | "raw" | "qcow2" | "oci" | "registry" | "dockerfile" | "vm";
@@ -2636,7 +2636,7 @@ export interface components {
             copied: components["schemas"]["ByteCount"];
             /** @description True if its disk is its own files, over nothing. */
             independent: boolean;
-            /** @description Why the last attempt failed; there will be another. */
+            /** @description Reason why the last attempt failed; there will be another. */
             problem?: string | null;
             /** @description Bytes of its disk. */
             total: components["schemas"]["ByteCount"];
@@ -2667,7 +2667,7 @@ export interface components {
             authority: string;
             /** @description The node's certificate, in PEM, signed by it. */
             certificate: string;
-            /** @description Where the cluster's etcd is. */
+            /** @description Addresses of the cluster's etcd. */
             etcd: string[];
         };
         /**
@@ -2675,15 +2675,15 @@ export interface components {
          *     in by the invitation, not by a token.
          */
         JoinRequest: {
-            /** @description Where other nodes reach its API. */
+            /** @description Address at which other nodes reach its API. */
             api: string;
-            /** @description Which invitation. */
+            /** @description Id of the invitation. */
             invitation: string;
             /** @description Public key: a point of P-256, uncompressed, base64. */
             key: string;
             /** @description Name that the node is to have. */
             name: components["schemas"]["NodeName"];
-            /** @description Where its pager will offer page images to them. */
+            /** @description Address at which its pager will offer page images to them. */
             pages: string;
             /** @description Secret of the invitation. */
             secret: string;
@@ -2816,9 +2816,9 @@ export interface components {
         };
         /** @description Result of a migration. */
         MigrateResponse: {
-            /** @description Why the checkpoint that was asked for was not kept, though the VM has moved. */
+            /** @description Reason why the checkpoint that was asked for was not kept, though the VM has moved. */
             no_copy?: string | null;
-            /** @description Where the time went. */
+            /** @description Account of the time. */
             report: components["schemas"]["MigrationReport"];
             /** @description The VM, where it is now. */
             vm: components["schemas"]["VmView"];
@@ -2860,7 +2860,7 @@ export interface components {
             to: string;
         };
         /**
-         * @description Where the time of a migration went. Times are in microseconds, by the clock of the host that
+         * @description Account of the time of a migration. Times are in microseconds, by the clock of the host that
          *     the VM left.
          */
         MigrationReport: {
@@ -2985,7 +2985,7 @@ export interface components {
             name: components["schemas"]["NodeName"];
             /** @description Room that the node offers. */
             offers: components["schemas"]["Room"];
-            /** @description Where its pager offers page images to other nodes. */
+            /** @description Address at which its pager offers page images to other nodes. */
             pages: string;
             /** @description State of the node. */
             state: components["schemas"]["NodeState"];
@@ -2999,14 +2999,14 @@ export interface components {
              */
             vms: number;
         };
-        /** @description Why a command could not be started. */
+        /** @description Reason why a command could not be started. */
         NotStarted: {
             /**
              * Format: int32
              * @description As shells report it: 127 if there is no such program, else 126.
              */
             code: number;
-            /** @description Why, with the program's name. */
+            /** @description Reason, with the program's name. */
             message: string;
         };
         /** @description Occurrences that events tell of, each with its data. */
@@ -3171,7 +3171,7 @@ export interface components {
         PeerForkResponse: {
             /** @description One entry a clone wanted. */
             clones: components["schemas"]["CloneResult"][];
-            /** @description Where the time went there. */
+            /** @description Account of the time there. */
             report: components["schemas"]["ForkReport"];
             /**
              * @description Pages of memory that they touched until they were ready, in that order; none if they came on
@@ -3408,12 +3408,12 @@ export interface components {
         RemotePages: {
             /** @description The image. */
             image: components["schemas"]["ImageId"];
-            /** @description When clones are let go. */
+            /** @description Order of pages, by which clones are let go. */
             order?: components["schemas"]["PageOrder"];
             /** @description Size of the image. */
             pages: components["schemas"]["PageCount"];
         };
-        /** @description Where a daemon is reached over the network. */
+        /** @description Address and certificate of a daemon that is reached over the network. */
         RemoteView: {
             /**
              * @description `sha256:` and the SHA-256 of its certificate in hexadecimal, which a
@@ -3734,7 +3734,7 @@ export interface components {
              * @description VMs that were wanted while none was ready.
              */
             misses: number;
-            /** @description Why the last one could not be made. */
+            /** @description Reason why the last one could not be made. */
             problem?: string | null;
             /**
              * Format: int32
@@ -3992,7 +3992,7 @@ export interface components {
         Usage: {
             /**
              * Format: int64
-             * @description When it was looked at, in microseconds of the host's uptime: the
+             * @description Time of the look, in microseconds of the host's uptime: the
              *     difference between two answers is the time between them.
              */
             at_us: number;
@@ -4308,7 +4308,7 @@ export interface components {
              * @description Number of its last writer: each one that began counts one more.
              */
             epoch: number;
-            /** @description Why it cannot be opened; then nothing else is known of it. It can be removed. */
+            /** @description Reason why it cannot be opened; then nothing else is known of it. It can be removed. */
             failure?: string | null;
             /** @description Name of the volume. */
             name: components["schemas"]["VmName"];

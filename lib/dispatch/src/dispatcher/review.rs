@@ -21,12 +21,12 @@ const MEASURE: Nanos = Nanos::secs(1);
 /// Names after which the old ones are forgotten: each takes some room and time.
 const NAMES: usize = 1_000;
 
-/// When something is next looked at.
+/// Times of the next looks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reviews {
     judge: Nanos,
     measure: Nanos,
-    /// When one waited last.
+    /// Time at which one waited last.
     waited: Nanos,
 }
 

@@ -363,7 +363,7 @@ impl Host {
         Ok((assigned, Vec::new()))
     }
 
-    /// Where an empty slice over a substrate's disk may be for a moment.
+    /// Returns the path at which an empty slice over a substrate's disk may be for a moment.
     pub(super) fn template_of(&self, fork: ForkId) -> PathBuf {
         let folder = self.folders.all_substrates();
         folder.join(format!("{fork}.template"))

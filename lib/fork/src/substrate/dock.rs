@@ -84,7 +84,7 @@ impl Host {
         })
     }
 
-    /// Which program saves and loads states here.
+    /// Returns the version of the program that saves and loads states here.
     pub(super) async fn engine_version(&self) -> Result<String, HostError> {
         let engine = self.engine.clone();
         blocking(move || Ok::<_, HostError>(engine.version()?)).await

@@ -1,10 +1,10 @@
-//! Why something could not be done with a substrate.
+//! Reasons why something could not be done with a substrate.
 
 use forkyard_substrate::{ListsError, access::Denied, sign::SignError};
 use forkyard_types::{ByteCount, ErrorKind, VmName};
 use std::path::PathBuf;
 
-/// Why something could not be done with a substrate.
+/// Reason why something could not be done with a substrate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubstrateError {

@@ -357,7 +357,7 @@ impl Engine {
         }
     }
 
-    /// When a CPU must be looked at next.
+    /// Plans the next look at a CPU.
     fn plan(&mut self, cpu: CpuId) {
         let now = self.world.now;
         let end = self.world[cpu].running.map_or(Nanos::FOREVER, |vcpu| {
