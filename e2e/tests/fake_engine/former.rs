@@ -13,7 +13,8 @@ fn run(program: &str, words: &[&str]) -> String {
     String::from_utf8(ran.stdout).expect("text")
 }
 
-fn sql(state: &Path, text: &str) {
+/// Changes the records of a host whose daemon has ended.
+pub fn sql(state: &Path, text: &str) {
     const CARRY_OUT: &str =
         "import sqlite3, sys; sqlite3.connect(sys.argv[1]).executescript(sys.argv[2])";
     let database = state.join("forkyard.db");

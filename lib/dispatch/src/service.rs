@@ -13,6 +13,7 @@ use crate::{
     socket::ask,
 };
 use forkyard_sys_host::private;
+use forkyard_types::ErrorKind;
 use std::{
     fs, io,
     os::unix::process::CommandExt,
@@ -59,6 +60,32 @@ pub enum ServiceError {
         /// Text that it wrote.
         said: String,
     },
+}
+
+impl ServiceError {
+    /// Classifies the error for programs.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::NoneScheduled | Self::NotScheduled(_) => ErrorKind::NotFound,
+            Self::Refused(_) => ErrorKind::Invalid,
+            Self::Failed(_) | Self::Silent(_) | Self::Program { .. } | Self::Start { .. } => {
+                ErrorKind::Host
+            }
+        }
+    }
+
+    /// Returns advice to the user.
+    pub fn hint(&self) -> Option<&'static str> {
+        match self {
+            Self::NoneScheduled => Some("begin with `forkyard sched set VM --policy sbco`"),
+            Self::NotScheduled(_) => Some("`forkyard sched show` lists what is scheduled"),
+            Self::Refused(_)
+            | Self::Failed(_)
+            | Self::Silent(_)
+            | Self::Program { .. }
+            | Self::Start { .. } => None,
+        }
+    }
 }
 
 /// The dispatcher of a host, seen from another process.

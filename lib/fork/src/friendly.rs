@@ -10,7 +10,7 @@
 //! stand still while the VM is forked: a clone has it as it has everything else that runs.
 //! A step that fails leaves those before it done. Each may be done again.
 
-use crate::{Following, Host, HostError};
+use crate::{Following, Host, HostError, blocking::blocking};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_friendly::{Config, LawConfig};
 use forkyard_types::{
@@ -200,9 +200,13 @@ impl Guest<'_> {
     /// Brings the program, unless it is there.
     async fn bring(&self) -> Result<(), HostError> {
         let path = self.host.folders.guest().join("bin/forkyard-friendly");
-        let read = { fs::read(&path) }.map_err(|source| FriendlyError::NoProgram { path, source });
-        let content = read?;
-        let ours = format!("{:032x}", xxhash_rust::xxh3::xxh3_128(&content));
+        let (content, ours) = blocking(move || {
+            let content =
+                fs::read(&path).map_err(|source| FriendlyError::NoProgram { path, source })?;
+            let digest = format!("{:032x}", xxhash_rust::xxh3::xxh3_128(&content));
+            Ok::<_, HostError>((content, digest))
+        })
+        .await?;
         let theirs = self.digest().await?;
         if theirs.as_deref() == Some(&ours) {
             return Ok(());

@@ -124,12 +124,9 @@ fn refusal(error: ServiceError) -> Refusal {
     let causes = std::iter::successors(error.source(), |cause| (*cause).source());
     let causes: String = causes.map(|cause| format!(": {cause}")).collect();
     let text = format!("{error}{causes}");
-    match error {
-        ServiceError::NoneScheduled => Refusal::new(ErrorKind::NotFound, &text)
-            .hinting("begin with `forkyard sched set VM --policy sbco`"),
-        ServiceError::NotScheduled(_) => Refusal::new(ErrorKind::NotFound, &text)
-            .hinting("`forkyard sched show` lists what is scheduled"),
-        ServiceError::Refused(_) => Refusal::new(ErrorKind::Invalid, &text),
-        _ => Refusal::new(ErrorKind::Host, &text),
+    let refusal = Refusal::new(error.kind(), &text);
+    match error.hint() {
+        Some(hint) => refusal.hinting(hint),
+        None => refusal,
     }
 }

@@ -12,6 +12,7 @@ use crate::{
     under_way::UnderWay,
     vm::network_of,
 };
+use forkyard_guestlink::VERSION;
 use forkyard_network::Subnet;
 use forkyard_store::FamilyRecord;
 use forkyard_substrate::access::Act;
@@ -115,6 +116,12 @@ impl Host {
                 here,
             }
             .into());
+        }
+        if let Some(agent) = entry.agent
+            && agent != VERSION
+        {
+            let name = substrate.name.clone();
+            return Err(SubstrateError::OtherAgent { name, agent }.into());
         }
         let parts = substrate.parts()?;
         let folder = self.folders.substrate(parts.memory.image);
