@@ -46,7 +46,7 @@ pub enum ServiceError {
     /// No answer came.
     #[error("the dispatcher did not answer")]
     Silent(#[source] io::Error),
-    /// Its program cannot be run.
+    /// The program cannot be run.
     #[error("cannot run {path}", path = .path.display())]
     Program {
         /// Program or log.
@@ -54,7 +54,7 @@ pub enum ServiceError {
         /// Error of the host.
         source: io::Error,
     },
-    /// It ended at once.
+    /// The dispatcher ended at once.
     #[error("the dispatcher did not start: {said}")]
     Start {
         /// Text that it wrote.

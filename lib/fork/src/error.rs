@@ -4,7 +4,8 @@ mod hint;
 
 use crate::{
     bounds::BoundReached, friendly::FriendlyError, ports::PortError, quota::QuotaReached,
-    sessions::SessionError, substrate::SubstrateError, ticket::Denied, volumes::VolumeError,
+    sessions::SessionError, snapshot::OtherAgent, substrate::SubstrateError, ticket::Denied,
+    volumes::VolumeError,
 };
 use forkyard_capture::CaptureError;
 use forkyard_disk::DiskError;
@@ -229,17 +230,8 @@ pub enum HostError {
     #[error(transparent)]
     Session(#[from] SessionError),
     /// The agent in a checkpoint's memory is of another version.
-    #[error(
-        "the agent in the memory of checkpoint {vm} speaks {} of its messages, this daemon version {}",
-        version_of(*agent),
-        forkyard_guestlink::VERSION
-    )]
-    OtherAgent {
-        /// The checkpoint.
-        vm: VmName,
-        /// Version of the agent; 0: an earlier one than those that are recorded.
-        agent: u16,
-    },
+    #[error(transparent)]
+    OtherAgent(#[from] OtherAgent),
     /// A guest was not made friendly.
     #[error(transparent)]
     Friendly(#[from] FriendlyError),
@@ -378,13 +370,6 @@ pub enum HostError {
     },
 }
 
-fn version_of(agent: u16) -> String {
-    match agent {
-        0 => "an earlier version".to_owned(),
-        version => format!("version {version}"),
-    }
-}
-
 impl HostError {
     pub(crate) fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
@@ -435,7 +420,7 @@ impl HostError {
             | Self::Number(source)
             | Self::Room(source) => source.kind,
             Self::NotPassable { .. }
-            | Self::OtherAgent { .. }
+            | Self::OtherAgent(_)
             | Self::Lost { .. }
             | Self::Elsewhere { .. }
             | Self::CannotMove { .. }

@@ -90,6 +90,7 @@ pub use quota::QuotaReached;
 pub use remote::{HERE, Neighbours, Peer, SettleFirst, UnknownOrder};
 pub use room::{Granted, Lot, Room};
 pub use sessions::SessionError;
+pub use snapshot::OtherAgent;
 pub use substrate::SubstrateError;
 pub use ticket::{Denied, Promise, Share, Tickets, lay_out};
 pub use volumes::VolumeError;
