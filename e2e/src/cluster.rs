@@ -35,7 +35,7 @@ use std::{
     thread,
 };
 
-/// Where daemons listen, and where pagers do.
+/// Port at which daemons listen, and that of pagers.
 const API: u16 = 7433;
 pub(crate) const PAGES: u16 = 7434;
 /// MiB of memory that Slurm believes each host to have.
@@ -171,7 +171,7 @@ impl Cluster {
         self.hosts[number].told.push((variable, value.into()));
     }
 
-    /// Where etcd is.
+    /// Returns the address of etcd.
     pub fn etcd(&self) -> String {
         let etcd = self.etcd.as_ref().expect("of nodes");
         etcd.endpoint().to_string()

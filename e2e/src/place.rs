@@ -315,7 +315,7 @@ fn is_grouped_below(process: &Path, name: &OsStr) -> bool {
     own.any(|path| Path::new(path).iter().any(|part| part == name))
 }
 
-/// Where cgroups of version 2 are.
+/// Returns the folder of cgroups of version 2.
 pub(crate) fn cgroups() -> PathBuf {
     let mounts = fs::read_to_string(MOUNTS).expect("own mounts");
     let found = mounts.lines().find_map(|line| {

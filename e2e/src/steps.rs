@@ -102,7 +102,7 @@ fn library(folder: &TempDir) -> PathBuf {
     folder.path().join("steps.so")
 }
 
-/// Which of so many steps to try: `few` of them, spread evenly, or more of them
+/// Chooses the steps to try, of so many: `few` of them, spread evenly, or more of them
 /// on request: `FORKYARD_E2E_STEPS=1` is every one.
 pub fn chosen(total: u64, few: u64) -> Vec<u64> {
     let every = env::var(EVERY).ok().map(|text| text.parse());

@@ -24,7 +24,7 @@ use std::{
 };
 
 const BRIDGE: &str = "switch";
-/// Where etcd is.
+/// Address of etcd.
 pub(crate) const HUB: Ipv4Addr = Ipv4Addr::new(10, 77, 0, 254);
 
 type Work = Box<dyn FnOnce() + Send>;

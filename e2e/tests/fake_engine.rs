@@ -10,6 +10,8 @@ mod along;
 mod data;
 #[path = "fake_engine/faults.rs"]
 mod faults;
+#[path = "fake_engine/former.rs"]
+mod former;
 #[path = "fake_engine/gateway.rs"]
 mod gateway;
 #[path = "fake_engine/independence.rs"]

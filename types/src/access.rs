@@ -39,11 +39,11 @@ pub struct TokenGrant {
     pub view: TokenView,
     /// Secret to send as `Authorization: Bearer …`.
     pub token: TokenSecret,
-    /// Where the daemon listens; none if it does so on its Unix socket alone.
+    /// Address at which the daemon listens; none if it does so on its Unix socket alone.
     pub remote: Option<RemoteView>,
 }
 
-/// Where a daemon is reached over the network.
+/// Address and certificate of a daemon that is reached over the network.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteView {

@@ -223,7 +223,7 @@ pub struct VmView {
     /// Labels for selecting the VM.
     #[serde(default)]
     pub labels: Labels,
-    /// When it is wanted no more; none: it is until it is removed.
+    /// End of the time for which it is wanted; none: it is until it is removed.
     #[serde(default)]
     pub ends: Option<Ends>,
     /// Action if it is not used; none: it runs on.
@@ -306,7 +306,7 @@ pub struct ForkResponse {
     pub fork: ForkId,
     /// One entry a clone wanted.
     pub clones: Vec<CloneResult>,
-    /// Where the time went.
+    /// Account of the time.
     pub report: ForkReport,
 }
 
@@ -372,7 +372,7 @@ pub struct IndependenceView {
     pub copied: ByteCount,
     /// Bytes of its disk.
     pub total: ByteCount,
-    /// Why the last attempt failed; there will be another.
+    /// Reason why the last attempt failed; there will be another.
     pub problem: Option<String>,
 }
 
@@ -380,7 +380,7 @@ pub struct IndependenceView {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct DiskSlice {
-    /// Where it is on the host.
+    /// Path on the host.
     pub path: String,
     /// Bytes it takes there.
     pub allocated: ByteCount,

@@ -64,11 +64,11 @@ const TERM: u8 = 15;
 const REAL_TIME: (u8, u8) = (34, 64);
 
 impl EntryPoint {
-    /// Where an image says so, as JSON.
+    /// File in an image that says so, as JSON.
     pub const PLACE: &str = "/etc/forkyard/entrypoint.json";
     /// Most bytes of it.
     pub const MOST: u64 = 1 << 20;
-    /// Where programs are looked for unless it says so.
+    /// Folders in which programs are looked for unless it says so.
     pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
     /// Number of the signal that asks it to end; none if there is no such signal.

@@ -271,13 +271,13 @@ impl ExecEvent {
     }
 }
 
-/// Why a command could not be started.
+/// Reason why a command could not be started.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotStarted {
     /// As shells report it: 127 if there is no such program, else 126.
     pub code: u8,
-    /// Why, with the program's name.
+    /// Reason, with the program's name.
     pub message: String,
 }
 

@@ -35,7 +35,7 @@ pub struct FileEntry {
     pub gid: u32,
     /// Last change of the content, in nanoseconds since 1970.
     pub mtime_ns: i64,
-    /// Where a link leads.
+    /// Target of a link.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub target: Option<String>,
 }

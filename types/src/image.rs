@@ -14,7 +14,7 @@ pub struct GuestImage {
     pub summary: String,
     /// Bytes it takes on disk; none if it has not been built yet.
     pub built: Option<ByteCount>,
-    /// Where it comes from.
+    /// Origin.
     #[serde(default)]
     pub origin: ImageOrigin,
     /// Source that it was made of: the image in its registry, the Dockerfile, or the VM.
@@ -28,7 +28,7 @@ pub struct GuestImage {
     pub entry: Option<EntryPoint>,
 }
 
-/// Where a guest image comes from.
+/// Origin of a guest image.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]

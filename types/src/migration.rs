@@ -52,14 +52,14 @@ pub enum IfStuck {
 pub struct MigrateResponse {
     /// The VM, where it is now.
     pub vm: VmView,
-    /// Where the time went.
+    /// Account of the time.
     pub report: MigrationReport,
-    /// Why the checkpoint that was asked for was not kept, though the VM has moved.
+    /// Reason why the checkpoint that was asked for was not kept, though the VM has moved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_copy: Option<String>,
 }
 
-/// Where the time of a migration went. Times are in microseconds, by the clock of the host that
+/// Account of the time of a migration. Times are in microseconds, by the clock of the host that
 /// the VM left.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

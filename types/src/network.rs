@@ -77,7 +77,7 @@ pub enum WayOut {
     Nat,
 }
 
-/// Why a word is no network, rate or port.
+/// Reason why a word is no network, rate or port.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{word:?}: wanted {wanted}")]
 pub struct BadWord {

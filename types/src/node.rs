@@ -111,7 +111,7 @@ pub struct NodeView {
     /// Address of the API, by TLS.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub api: SocketAddr,
-    /// Where its pager offers page images to other nodes.
+    /// Address at which its pager offers page images to other nodes.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub pages: SocketAddr,
     /// End of the tunnels that families' networks go through.
@@ -173,16 +173,16 @@ pub struct Invitation {
 #[derive(Clone, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct JoinRequest {
-    /// Which invitation.
+    /// Id of the invitation.
     pub invitation: String,
     /// Secret of the invitation.
     pub secret: String,
     /// Name that the node is to have.
     pub name: NodeName,
-    /// Where other nodes reach its API.
+    /// Address at which other nodes reach its API.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub api: SocketAddr,
-    /// Where its pager will offer page images to them.
+    /// Address at which its pager will offer page images to them.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub pages: SocketAddr,
     /// End of the tunnels that families' networks go through.
@@ -210,7 +210,7 @@ pub struct Joined {
     pub authority: String,
     /// The node's certificate, in PEM, signed by it.
     pub certificate: String,
-    /// Where the cluster's etcd is.
+    /// Addresses of the cluster's etcd.
     pub etcd: Vec<String>,
 }
 

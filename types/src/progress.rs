@@ -32,7 +32,7 @@ pub struct HostProgress {
     pub ready: u16,
     /// Clones that were not made.
     pub failed: u16,
-    /// Why not, each reason once.
+    /// Reasons for the failures, each once.
     pub why: Vec<String>,
 }
 

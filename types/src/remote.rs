@@ -121,7 +121,7 @@ pub struct PeerProcessEnd {
 pub struct PeerForkResponse {
     /// One entry a clone wanted.
     pub clones: Vec<CloneResult>,
-    /// Where the time went there.
+    /// Account of the time there.
     pub report: ForkReport,
     /// Pages of memory that they touched until they were ready, in that order; none if they came on
     /// demand, for then they were asked for.
@@ -204,7 +204,7 @@ pub struct Handout {
     /// no clone is likely to need at once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub last: Vec<PageRun>,
-    /// Where its host's pager serves these.
+    /// Address at which its host's pager serves these.
     #[cfg_attr(feature = "schema", schema(value_type = String))]
     pub pager: SocketAddr,
     /// The key they are served by.
@@ -317,7 +317,7 @@ pub struct RemotePages {
     pub image: ImageId,
     /// Size of the image.
     pub pages: PageCount,
-    /// When clones are let go.
+    /// Order of pages, by which clones are let go.
     #[serde(default, skip_serializing_if = "PageOrder::is_usual")]
     pub order: PageOrder,
 }

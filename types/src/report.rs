@@ -1,9 +1,9 @@
-//! Where the time of a fork went.
+//! Account of the time of a fork.
 
 use crate::{ByteCount, PageCount};
 use serde::{Deserialize, Serialize};
 
-/// Where the time of one fork went. Times in microseconds from the request
+/// Account of the time of one fork. Times in microseconds from the request
 /// unless said otherwise.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]

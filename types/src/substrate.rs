@@ -112,7 +112,7 @@ pub struct StandbyView {
     pub hits: u64,
     /// VMs that were wanted while none was ready.
     pub misses: u64,
-    /// Why the last one could not be made.
+    /// Reason why the last one could not be made.
     pub problem: Option<String>,
 }
 

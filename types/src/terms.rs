@@ -142,7 +142,7 @@ pub struct Restarts {
     pub begun: u64,
 }
 
-/// When a VM is wanted no more.
+/// End of the time for which a VM is wanted.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Ends {
@@ -189,7 +189,7 @@ pub struct Terms {
     /// Environment of every command that is run in it from outside.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// When it is wanted no more; none: it is until it is removed.
+    /// End of the time for which it is wanted; none: it is until it is removed.
     #[serde(default)]
     pub ends: Option<Ends>,
     /// Action if it is not used; none: it runs on.

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Usage {
-    /// When it was looked at, in microseconds of the host's uptime: the
+    /// Time of the look, in microseconds of the host's uptime: the
     /// difference between two answers is the time between them.
     pub at_us: u64,
     /// Processors of the host.

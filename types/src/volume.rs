@@ -24,7 +24,7 @@ pub struct VolumeView {
     pub epoch: u32,
     /// Snapshots of the volume, the oldest first.
     pub snapshots: Vec<VolumeSnapshot>,
-    /// Why it cannot be opened; then nothing else is known of it. It can be removed.
+    /// Reason why it cannot be opened; then nothing else is known of it. It can be removed.
     pub failure: Option<String>,
 }
 

@@ -4,7 +4,7 @@
 use anyhow::{Context, Result, bail};
 use std::{fs, path::Path};
 
-/// Where it is kept.
+/// Path in the tree.
 pub const PLACE: &str = "sdk/c/include/forkyard.h";
 /// The library's crate, with `cbindgen.toml` in it.
 const CRATE: &str = "sdk/c";

@@ -12,7 +12,7 @@ const CODE: usize = 500;
 /// Lines of tests that may stand in the file they test; a file of tests alone
 /// may have as many as a file of code.
 const TESTS: usize = 300;
-/// Where Rust is kept.
+/// Folders of Rust code.
 const PLACES: [&str; 7] = ["bin", "e2e", "lib", "sdk", "sys", "types", "xtask"];
 
 /// Lists every file that breaks a rule.

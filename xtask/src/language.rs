@@ -7,8 +7,9 @@
 //! thread that it means. Strings of tests are free, as tests have to use any name.
 
 /// Words that begin no doc comment.
-const BEGINNINGS: [&str; 10] = [
-    "How", "It", "Its", "The same", "What", "Whether", "Who", "Whoever", "Whom", "Whose",
+const BEGINNINGS: [&str; 14] = [
+    "How", "It", "Its", "The same", "What", "When", "Where", "Whether", "Which", "Who", "Whoever",
+    "Whom", "Whose", "Why",
 ];
 /// Pronouns of people, in lower case.
 const PRONOUNS: [&str; 16] = [
@@ -248,8 +249,13 @@ fn c() {}
 fn d() {}
 /// Number of a thing.
 fn e() {}
+/// Where it is.
+const F: &str = \"\";
+/// Why not, and
+/// which of them.
+fn g() {}
 ";
-        assert_eq!(lines(text), [1, 3, 6, 8, 12]);
+        assert_eq!(lines(text), [1, 3, 6, 8, 12, 16, 18]);
     }
 
     #[test]

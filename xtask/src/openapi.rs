@@ -9,7 +9,7 @@ use crate::{
 use anyhow::{Context, Result, bail};
 use std::{fs, path::Path};
 
-/// Where it is kept.
+/// Path in the tree.
 pub const PLACE: &str = "sdk/openapi.json";
 
 /// Writes the description that the code calls for.

@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where pages are, beside the root's own.
+/// Folders of pages, beside the root's own.
 const PLACES: [&str; 2] = ["docs", "sdk"];
 /// Folders with pages of others.
 const SKIPPED: [&str; 2] = ["node_modules", "target"];

@@ -23,13 +23,13 @@ use std::{
 pub struct Job {
     /// Name of the job.
     pub name: String,
-    /// When it may run.
+    /// Condition under which it may run.
     pub turn: Turn,
     /// Command of the job.
     pub run: Run,
 }
 
-/// When a job may run.
+/// Condition under which a job may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// While no other job runs.

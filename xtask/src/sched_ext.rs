@@ -160,7 +160,7 @@ pub fn test(root: &Path, only: &[String]) -> Result<()> {
     Ok(())
 }
 
-/// Where the kernel has no sched_ext, the dispatcher must say so.
+/// Checks that the dispatcher says so where the kernel has no sched_ext.
 fn refuses(root: &Path, built: &Built) -> Result<()> {
     if Path::new("/sys/kernel/sched_ext").exists() {
         println!("skipped: this host has sched_ext, and refuses no scheduler");

@@ -42,7 +42,7 @@ pub struct Run {
     /// Constants; looked at again in every period.
     #[arg(long, default_value = settings::PLACE)]
     pub config: PathBuf,
-    /// Where to say what is seen and done.
+    /// File that tells what is seen and done.
     #[arg(long, default_value = status::PLACE)]
     pub status: PathBuf,
     /// A group's folder that this program goes to itself, made if missing: what
@@ -127,7 +127,7 @@ struct Agent {
     wanting: u32,
     /// Value of `wanting` in the period before.
     wanted: u32,
-    /// When the last look ended.
+    /// Time at which the last look ended.
     looked: Instant,
     /// Distance to the next look.
     spacing: Spacing,

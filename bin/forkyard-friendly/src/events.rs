@@ -28,7 +28,7 @@ const IGNORE: u32 = 2;
 const NONE: u32 = 0;
 const EXEC: u32 = 2;
 const EXIT: u32 = 0x8000_0000;
-/// Where in a message the kind of event is, and the thread and the process that it is of.
+/// Offsets in a message of the kind of event, and of the thread and the process that it is of.
 const WHAT: usize = 36;
 const THREAD: usize = 52;
 const PROCESS: usize = 56;

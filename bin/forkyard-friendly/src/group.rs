@@ -10,7 +10,7 @@ use std::{
 
 const MOUNTS: &str = "/proc/self/mountinfo";
 
-/// Which hierarchy a folder is of.
+/// Hierarchy that a folder is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Version {
     /// Cgroup v2.

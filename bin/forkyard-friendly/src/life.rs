@@ -24,7 +24,7 @@ const LOOK: Duration = Duration::from_millis(10);
 pub struct Living {
     /// Process id of the agent.
     agent: u32,
-    /// When that started.
+    /// Time of its start.
     started: u64,
     /// The group it adapts.
     group: PathBuf,

@@ -47,13 +47,13 @@ enum Command {
     Start(agent::Run),
     /// End one that runs: returns once everything is as it was.
     Stop {
-        /// Where it says what it does.
+        /// File in which it says what it does.
         #[arg(long, default_value = status::PLACE)]
         status: PathBuf,
     },
     /// Show what a running one sees and does, as JSON. Exits with 3 if none runs.
     Show {
-        /// Where it says so.
+        /// File in which it says so.
         #[arg(long, default_value = status::PLACE)]
         status: PathBuf,
     },

@@ -1,4 +1,4 @@
-//! Where it runs, and which signals tell of congestion there.
+//! Environment that it runs in, and the signals that tell of congestion there.
 
 use crate::group::{Group, Version};
 use forkyard_friendly::Signal;

@@ -10,7 +10,7 @@ use std::{
 };
 use toml::{Table, Value};
 
-/// Where it is if nothing is said.
+/// Path if nothing is said.
 pub const PLACE: &str = "/etc/forkyard/friendly.toml";
 
 /// A file that is looked at again and again.

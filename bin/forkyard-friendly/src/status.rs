@@ -5,7 +5,7 @@ use anyhow::Context;
 use serde::Serialize;
 use std::{fs, io, path::Path};
 
-/// Where it is if nothing is said.
+/// Path if nothing is said.
 pub const PLACE: &str = "/run/forkyard-friendly/status.json";
 
 /// Exit status where none runs: as by the Linux Standard Base, for programs that are asked how a

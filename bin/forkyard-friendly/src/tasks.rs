@@ -10,14 +10,14 @@ use std::{
 pub struct TaskId {
     /// Number; a process's is that of its first thread.
     pub number: u32,
-    /// When it started, in the kernel's ticks.
+    /// Time of its start, in the kernel's ticks.
     pub started: u64,
 }
 
 /// A thread that was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
-    /// Which.
+    /// Id of the task.
     pub id: TaskId,
     /// Name of its own; that of a process is its first thread's.
     pub name: String,
@@ -280,7 +280,7 @@ pub fn alone(process: u32) -> Option<(TaskId, bool)> {
     Some((id, stat.threads == 1))
 }
 
-/// When a thread started.
+/// Returns the time at which a thread started.
 pub fn started(number: u32) -> Option<u64> {
     stat(number).map(|(_, started)| started)
 }

@@ -59,7 +59,7 @@ pub struct Ticker {
     /// CPUs of the guest.
     cpus: u32,
     wanted: Arc<Mutex<Wanted>>,
-    /// Where it is to tick; at first, anywhere.
+    /// CPU on which it is to tick; at first, any.
     cpu: Arc<AtomicU32>,
     ticks: Receiver<Slept>,
 }

@@ -10,7 +10,7 @@ use std::{
     time::Duration,
 };
 
-/// Why.
+/// Reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wake {
     /// The agent is to end.

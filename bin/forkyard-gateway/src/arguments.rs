@@ -108,7 +108,7 @@ pub struct Share {
         default_value = "/var/lib/forkyard/gateway.key"
     )]
     pub key: PathBuf,
-    /// Where browsers reach the gateway, with its domain: the whole address is printed then.
+    /// Address at which browsers reach the gateway, with its domain: the whole address is printed then.
     #[arg(long, value_name = "http[s]://DOMAIN[:PORT]")]
     pub base: Option<GatewayBase>,
     /// Format of the output.

@@ -42,7 +42,7 @@ pub struct Guests {
 pub struct Unreached {
     /// As HTTP has it.
     pub status: StatusCode,
-    /// Why.
+    /// Reason.
     pub error: ApiError,
     /// True if it may be otherwise in a moment.
     for_now: bool,

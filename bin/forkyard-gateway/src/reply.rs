@@ -22,7 +22,7 @@ pub fn body(bytes: impl Into<Bytes>) -> ReplyBody {
         .boxed()
 }
 
-/// Why a request is not passed on.
+/// Reason why a request is not passed on.
 #[derive(Debug)]
 pub struct Refusal {
     status: StatusCode,

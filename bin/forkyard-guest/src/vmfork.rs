@@ -82,7 +82,7 @@ Exit codes: 0 done; 1 it failed; 2 the command line is wrong; run, map, mpirun,
 hosts: see there.
 ";
 
-/// Why it failed: what the agent said, or the words were wrong.
+/// Reason why it failed: what the agent said, or the words were wrong.
 #[derive(Debug)]
 enum Failure {
     Usage(String),

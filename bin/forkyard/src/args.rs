@@ -39,7 +39,7 @@ use forkyard_client::{Place, Trust};
 use forkyard_types::{NodeName, VmName};
 use std::path::PathBuf;
 
-/// Where the run folder is, unless told.
+/// Path of the run folder, unless told.
 pub const RUN_DIR: &str = "/run/forkyard";
 
 /// Fork running virtual machines.
@@ -270,7 +270,7 @@ pub enum Command {
     /// Nodes of a cluster: list, invite, drain, activate, remove; quotas.
     #[command(subcommand)]
     Node(Node),
-    /// Which vCPUs run when: a policy for real VMs, or policies in the simulator.
+    /// Schedule vCPUs: a policy for real VMs, or policies in the simulator.
     #[command(subcommand)]
     Sched(Sched),
     /// Volumes: disks that outlive the VMs that write them.

@@ -61,6 +61,23 @@ pub async fn ensure_with(run_dir: &Path, variables: &[(&str, OsString)]) -> anyh
     Ok(client)
 }
 
+/// Finds the daemon that runs, and starts none: one started here would be no node, and stand in the
+/// way of the node's own.
+pub async fn running(run_dir: &Path) -> anyhow::Result<Client> {
+    check_run_dir(run_dir)?;
+    let client = Client::new(run_dir);
+    match client.ping(START).await {
+        Err(error @ ClientError::NoDaemon { .. }) if !error.is_forbidden() => {
+            Err(NoDaemon(
+                "no daemon runs on this host: start the node's own (systemctl start forkyardd, or forkyardd --cluster … or --join …); its log says why if it has ended"
+                    .to_owned(),
+            )
+            .into())
+        }
+        answer => Ok(answer.map(|()| client)?),
+    }
+}
+
 /// A client of a daemon that another program has started.
 pub fn elsewhere(place: Place, trust: Option<Trust>) -> anyhow::Result<Client> {
     // Not a word of the command line: others can see those.

@@ -87,7 +87,7 @@ pub struct Args {
         conflicts_with = "node"
     )]
     pub peers: Option<PathBuf>,
-    /// Where other hosts get pages of this one's VMs (UDP); needed to fork to them.
+    /// Address at which other hosts get pages of this one's VMs (UDP); needed to fork to them.
     #[arg(
         long,
         env = "FORKYARD_PAGES",
@@ -204,7 +204,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Where everything of the host lies.
+    /// Returns the paths of everything of the host.
     pub fn folders(&self) -> anyhow::Result<Folders> {
         let bin = std::env::current_exe()?
             .parent()

@@ -127,7 +127,7 @@ impl ClusterArgs {
         self.node.is_some()
     }
 
-    /// Where the API is served if nothing else is said.
+    /// Returns the address at which the API is served if nothing else is said.
     pub fn listen(&self, port: u16) -> Option<SocketAddr> {
         let address = self.advertise?;
         Some(SocketAddr::new(IpAddr::V4(address), port))

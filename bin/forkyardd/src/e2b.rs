@@ -270,7 +270,7 @@ impl E2b {
     }
 }
 
-/// Where a request came from, and what it shows.
+/// Origin of a request, and what it shows.
 #[derive(Debug)]
 struct Who {
     address: IpAddr,

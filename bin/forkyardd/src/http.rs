@@ -4,6 +4,7 @@
 mod events;
 mod exec;
 mod files;
+mod friendly;
 mod host;
 mod images;
 mod independence;
@@ -11,6 +12,7 @@ mod network;
 mod nodes;
 mod peer;
 pub mod ports;
+mod sched;
 mod shares;
 mod substrates;
 mod terms;
@@ -40,6 +42,7 @@ use axum::{
     routing::any,
 };
 use forkyard_access::Access;
+use forkyard_dispatch::Service;
 use forkyard_fork::Host;
 use forkyard_node::Node;
 use forkyard_types::{
@@ -62,7 +65,7 @@ pub struct Shared {
     pub host: Arc<Host>,
     /// Tokens that grant use over the network.
     pub access: Arc<Access>,
-    /// Where it is reached over the network, if it is.
+    /// Address over the network, if it listens there.
     pub remote: Option<RemoteView>,
     /// Counters of the daemon.
     pub metrics: metrics::Metrics,
@@ -74,6 +77,8 @@ pub struct Shared {
     pub bodies: Bodies,
     /// Bounds on streams of events.
     pub streams: Streams,
+    /// The host's dispatcher of vCPUs.
+    pub sched: Service,
 }
 
 macro_rules! part {
@@ -91,6 +96,7 @@ part!(metrics: metrics::Metrics);
 part!(idle: Idle);
 part!(cluster: Option<Node>);
 part!(streams: Streams);
+part!(sched: Service);
 
 /// Result of a handler.
 type Answer<T> = Result<Json<T>, Refusal>;
@@ -107,7 +113,7 @@ type Answer<T> = Result<Json<T>, Refusal>;
 )]
 struct Description;
 
-/// Where the API is, and what it takes to be let in.
+/// Address of the API, and what it takes to be let in.
 struct Reached;
 
 impl Modify for Reached {
@@ -196,6 +202,9 @@ fn common() -> OpenApiRouter<Shared> {
         .routes(routes!(vms::pause))
         .routes(routes!(vms::resume))
         .routes(routes!(vms::usage))
+        .routes(routes!(friendly::show, friendly::set, friendly::end))
+        .routes(routes!(sched::show))
+        .routes(routes!(sched::show_host, sched::set, sched::release))
         .routes(routes!(tickets::list))
         .routes(routes!(tickets::remove))
         .routes(routes!(images::images))
@@ -242,6 +251,7 @@ fn local_only() -> OpenApiRouter<Shared> {
         .routes(routes!(tokens::remove))
         .routes(routes!(nodes::invite))
         .routes(routes!(nodes::set_quota))
+        .routes(routes!(sched::set_process, sched::release_process))
 }
 
 /// The description of the whole API, as JSON.
@@ -260,7 +270,7 @@ pub fn remote(shared: &Shared) -> Router {
     let refused = || {
         Refusal::new(
             ErrorKind::Forbidden,
-            "tokens, invitations and quotas are given out and taken back on the host itself alone",
+            "tokens, invitations and quotas are given out and taken back, and processes scheduled, on the host itself alone",
         )
     };
     let forbidden = || any(async move || refused());
@@ -269,6 +279,7 @@ pub fn remote(shared: &Shared) -> Router {
         .route("/v1/tokens/{token}", forbidden());
     let api = api
         .route("/v1/quotas/{user}", forbidden())
+        .route("/v1/sched/processes/{pid}", forbidden())
         .route("/v1/nodes", axum::routing::post(async move || refused()));
     let gate = Gate {
         access: shared.access.clone(),

@@ -1,4 +1,4 @@
-//! When a daemon that was started for a command may end: no VM, and no
+//! End of a daemon that was started for a command: no VM, and no
 //! request for a while.
 
 use forkyard_events::Selection;

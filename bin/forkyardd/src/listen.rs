@@ -1,4 +1,4 @@
-//! Where the daemon listens.
+//! Sockets at which the daemon listens.
 
 use anyhow::Context;
 use forkyard_fork::{Folders, Host, HostError, MakeEngine, Options};
@@ -22,7 +22,7 @@ const LOOK: Duration = Duration::from_millis(10);
 pub struct SocketFile(PathBuf);
 
 impl SocketFile {
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.0
     }

@@ -19,7 +19,7 @@ pub struct Replay(Arc<Mutex<Source>>);
 #[derive(Debug)]
 struct Source {
     body: Body,
-    /// What has come of it; none: more than is kept.
+    /// Pieces of it that have come; none: more than is kept.
     kept: Option<Vec<Bytes>>,
     /// The sending that may read on.
     current: u32,

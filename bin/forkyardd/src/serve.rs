@@ -9,6 +9,7 @@ use crate::{
     remote::{self, Remote},
 };
 use forkyard_access::Access;
+use forkyard_dispatch::Service;
 use forkyard_fork::MakeEngine;
 use forkyard_node::{Node, Nodes, PeersFile, closed};
 use forkyard_types::RemoteView;
@@ -26,6 +27,7 @@ const PORT: u16 = 7433;
 pub async fn serve(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
     let (folders, options) = (args.folders()?, args.options());
     let database = folders.database();
+    let sched = Service::new(&folders.run, &folders.bin);
     let metrics = metrics::Metrics::install()?;
     if let Some(pages) = args.pages.filter(|at| at.ip().is_unspecified()) {
         anyhow::bail!("--pages {pages}: others must be told an address of this host's");
@@ -66,6 +68,7 @@ pub async fn serve(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
         cluster: node.clone(),
         bodies: http::Bodies::default(),
         streams: http::Streams::default(),
+        sched,
     };
     let e2b = match e2b(&args, &shared).await {
         Ok(e2b) => e2b,

@@ -95,7 +95,7 @@ pub struct Options {
     /// Rate of the link in `far` and `moves`, in Mbit/s
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..))]
     far: u32,
-    /// Where cluster.json and cluster.md go
+    /// Folder for cluster.json and cluster.md
     #[arg(long, default_value = "bench/out")]
     out: PathBuf,
 }

@@ -1,5 +1,6 @@
 //! Substrates, as far as they are the same with any machine.
 
+use crate::former::sql;
 use forkyard_e2e::{Host, eventually, is_sound, sweep};
 use forkyard_types::{ActivateResponse, CloneResult, SubstrateView, VmState, VmView};
 use serde_json::json;
@@ -55,6 +56,12 @@ fn a_vm_ends_as_a_substrate_and_comes_back_as_many_of_families_of_their_own() {
     let over: Vec<_> = substrates(&host).remove(0).vms;
     assert!(over.len() >= 3, "{over:?}");
     host.fails(["substrate", "rm", "s"]);
+    // One whose agent would not understand this version is not waited for.
+    host.kill_9("forkyardd");
+    let former = "UPDATE substrate SET entry = json_set(entry, '$.agent', 3)";
+    sql(&host.folder().join("state"), former);
+    let refused = host.fails(["substrate", "activate", "s"]);
+    assert!(refused.contains("speaks version 3"), "{refused}");
     host.ok(["rm", "--all"]);
     host.ok(["substrate", "rm", "s"]);
     host.end();

@@ -3,7 +3,7 @@
 use forkyard_e2e::Host;
 use std::{fs, path::Path, process::Command};
 
-/// Where the examples are.
+/// Folder of the examples.
 const EXAMPLES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples");
 
 #[test]

@@ -113,6 +113,9 @@ fn overloaded_guests_yield_and_so_do_their_clones_until_they_are_told_not_to() {
     assert_eq!(again["agent"], state["agent"]);
     let text = host.ok(["friendly", "show", "p"]);
     assert!(text.contains("p is friendly"), "{text}");
+    let script =
+        "import forkyard_host as f; print(f.Forkyard().vm('p').make_friendly()['friendly'])";
+    assert_eq!(host.python(script).trim(), "True");
 
     host.fork("p", 1);
     let clone = show(&host, "p-1");
@@ -297,7 +300,7 @@ fn who_does_not_yield_is_named_and_capped_until_the_police_ends() {
     host.end();
 }
 
-/// Where the kernel shares CPUs between sessions, not threads, one with many has no more
+/// Favours a process. Where the kernel shares CPUs between sessions, not threads, one with many has no more
 /// than another: unless it is favoured.
 fn favour(pid: u32) {
     let path = format!("/proc/{pid}/autogroup");

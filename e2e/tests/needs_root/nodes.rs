@@ -6,6 +6,7 @@ use forkyard_e2e::{Cluster, Host, Links, eventually};
 use forkyard_types::{
     CloneResult, ForkPhase, ForkResponse, ListedVm, NodeState, NodeView, VmState,
 };
+use serde_json::Value;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Pages of data that only `p` has, which do not pack.
@@ -50,6 +51,13 @@ fn clones_are_spread_over_nodes_and_found_from_each() {
     // Asked of one node, run on another, forked by way of the third.
     b.ok(["run", "tiny", "--name", "p", "--node", "h0"]);
     assert_eq!(home(c, "p"), "h0");
+    // By way of a node that does not have it, its vCPUs are scheduled where it is.
+    let set: Value = c.json(["sched", "set", "p", "--level", "observe"]);
+    assert_eq!(set["vms"][0]["name"], "p", "{set}");
+    let there: Value = a.json(["sched", "show"]);
+    assert_eq!(there["vms"][0]["pid"], set["vms"][0]["pid"]);
+    c.fails(["sched", "show"]);
+    c.ok(["sched", "release", "p"]);
     let fill = "mkdir -p /m /d && mount -t tmpfs m /m && \
         dd if=/dev/urandom of=/m/a bs=60k count=100 2>/dev/null && dd if=/dev/urandom of=/d/a bs=60k count=5 2>/dev/null";
     a.sh("p", fill);

@@ -57,6 +57,8 @@ fn vms_are_scheduled_by_sbco_and_outlive_their_dispatcher() {
     let words = ["sched", "set", "--pid", &pid, "--weight", "512"];
     let weighed: Value = host.json(words);
     assert_eq!(vm(&weighed, "p")["weight"], 512);
+    let script = "import forkyard_host as f; v = f.Forkyard().vm('p'); v.schedule(weight=300); print(v.scheduling())";
+    assert!(host.python(script).contains("'weight': 300"));
     assert!(host.ok(["sched", "top"]).contains("p/1"));
     let metrics = host.ok(["sched", "metrics"]);
     assert!(metrics.contains("{vm=\"p-1\",vcpu=\"1\"}"), "{metrics}");
@@ -100,6 +102,9 @@ fn policies_are_simulated_without_a_daemon() {
     assert!(table.contains("| stacked %"), "{table}");
     let none = host.fails(["sched", "simulate", "/nowhere.toml"]);
     assert!(none.contains("/nowhere.toml"), "{none}");
+    // Nor do commands for nodes start one, which would be no node.
+    let none = host.start(["node", "invite"], "").wait().exited(4);
+    assert!(none.stderr.contains("no daemon runs"), "{}", none.stderr);
     assert!(host.processes("forkyardd").is_empty());
     host.nothing_left();
 }

@@ -45,6 +45,17 @@ fn the_network_takes_tls_and_a_token_and_nothing_less() {
     let outcome = far(&words, Some(right), Some(cert)).exited(7);
     assert_eq!(outcome.text(), "p-1");
 
+    // Its vCPUs are scheduled from afar, and its guest asked whether it adapts.
+    let set = ["sched", "set", "p", "--level", "observe", "-o", "json"];
+    let set = far(&set, Some(right), Some(pin)).exited(0);
+    let state: Value = serde_json::from_slice(&set.stdout).expect("a state");
+    assert_eq!(state["vms"][0]["name"], "p", "{state}");
+    far(&["sched", "release", "p"], Some(right), Some(pin)).exited(0);
+    let again = far(&["sched", "release", "p"], Some(right), Some(pin)).exited(FAILED);
+    assert!(again.stderr.contains("not scheduled"), "{}", again.stderr);
+    let friendly = far(&["friendly", "show", "p"], Some(right), Some(pin)).exited(0);
+    assert_eq!(friendly.text(), "p is not friendly");
+
     // The log names the user and the request, and not what that was.
     let log = fs::read_to_string(host.folder().join("run/daemon.log")).expect("a log");
     let noted: Vec<_> = log.lines().filter(|line| line.contains("audit")).collect();
@@ -90,6 +101,9 @@ fn the_network_takes_tls_and_a_token_and_nothing_less() {
 
     // A token makes no tokens, and one that was taken back is worth nothing.
     let told = far(&["token", "create", "more"], Some(right), Some(pin)).exited(FAILED);
+    assert!(told.stderr.contains("host itself"), "{}", told.stderr);
+    // Nor does it schedule processes that are no VM's.
+    let told = far(&["sched", "set", "--pid", "1"], Some(right), Some(pin)).exited(FAILED);
     assert!(told.stderr.contains("host itself"), "{}", told.stderr);
     host.ok(["token", "rm", "ci"]);
     far(&["ps"], Some(right), Some(pin)).exited(FAILED);

@@ -12,7 +12,7 @@ fn vms(from: &Host) -> BTreeSet<VmId> {
     vms.into_iter().map(|it| it.vm.id).collect()
 }
 
-/// Where Slurm has allocations, and how many processors.
+/// Lists the nodes on which Slurm has allocations, and how many processors.
 fn allocations(cluster: &Cluster) -> Vec<String> {
     let shown = cluster.slurm("squeue", &["-h", "-t", "R", "-o", "%N %C"]);
     let mut shown: Vec<_> = shown.lines().map(str::to_owned).collect();

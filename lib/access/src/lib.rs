@@ -34,7 +34,7 @@ const SECRET: usize = 32;
 /// Characters of a token's name.
 const NAME: usize = 64;
 
-/// Why a request is not admitted. What a stranger is told does not say which
+/// Reason why a request is not admitted. What a stranger is told does not say which
 /// part of a token was wrong.
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
@@ -55,7 +55,7 @@ pub enum Refused {
     Store(#[from] StoreError),
 }
 
-/// Why a token cannot be given out or taken back.
+/// Reason why a token cannot be given out or taken back.
 #[derive(Debug, thiserror::Error)]
 pub enum TokenError {
     /// Not a name for a token.

@@ -1,4 +1,4 @@
-//! Where the picture of the cluster is kept in etcd.
+//! Keys of etcd that hold the picture of the cluster.
 //!
 //! ```text
 //! PREFIX/offers/NODE     what a node offers and what its VMs take: an Offer; goes with its lease

@@ -11,7 +11,7 @@ use forkyard_types::{NodeName, TicketId};
 /// something.
 const TRIES: u32 = 200;
 
-/// Why nothing was granted.
+/// Reason why nothing was granted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum AllocateError {

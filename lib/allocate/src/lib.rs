@@ -1,4 +1,4 @@
-//! Which nodes get how many clones.
+//! Choice of nodes for clones.
 //!
 //! ```text
 //! Allocator   reserve a wish, release a grant
@@ -40,7 +40,7 @@ pub struct Place {
 /// Grant of room.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
-    /// Which grant.
+    /// Id of the grant.
     pub id: TicketId,
     /// User; none if it counts against no quota.
     pub user: Option<String>,
@@ -48,7 +48,7 @@ pub struct Grant {
     pub holder: NodeName,
     /// Room that each clone takes.
     pub need: Need,
-    /// Where; each node once.
+    /// Nodes and their shares; each node once.
     pub places: Vec<Place>,
 }
 
@@ -68,7 +68,7 @@ impl Grant {
 /// Source of grants of room. What was granted is taken until it is released, or
 /// until its holder is lost.
 pub trait Allocator {
-    /// Why nothing was granted.
+    /// Reason why nothing was granted.
     type Error;
 
     /// Grants as much of a wish as there is room for, on behalf of a node. What was

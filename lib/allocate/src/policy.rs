@@ -70,7 +70,7 @@ pub struct Picture {
     pub quotas: BTreeMap<String, u32>,
 }
 
-/// Why nothing can be granted.
+/// Reason why nothing can be granted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Denied {
@@ -94,13 +94,13 @@ pub enum Denied {
     /// The node that it must be is not there.
     #[error("node {node} is lost, or no node of this cluster")]
     Gone {
-        /// Which.
+        /// Node.
         node: NodeName,
     },
     /// The node that it must be takes nothing new.
     #[error("node {node} is draining: nothing new is placed on it")]
     Draining {
-        /// Which.
+        /// Node.
         node: NodeName,
     },
     /// No node has room for one.

@@ -35,7 +35,7 @@ const IMMEDIATE: &str = "--immediate=2";
 /// The allocator on Slurm.
 #[derive(Clone, Debug)]
 pub struct Slurm {
-    /// Where quotas are, and the draining nodes.
+    /// Ledger of quotas and of draining nodes.
     ledger: Ledger,
     partition: Option<String>,
     commands: Commands,

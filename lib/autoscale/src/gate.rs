@@ -1,4 +1,4 @@
-//! When the next fork may be asked for, after some have failed.
+//! Delay of the next fork, after some have failed.
 
 use std::time::Duration;
 

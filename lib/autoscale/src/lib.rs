@@ -1,4 +1,4 @@
-//! When to fork servers, and when to retire them.
+//! Decision to fork servers, and to retire them.
 //!
 //! ```text
 //!             fork              first check passes          load has fallen

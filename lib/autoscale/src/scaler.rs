@@ -29,7 +29,7 @@ pub enum Action {
     Fork {
         /// Source of the fork.
         source: VmId,
-        /// Where the clones belong.
+        /// Slots of the clones.
         slots: Vec<SlotNo>,
     },
     /// Send it requests from now on.
@@ -38,18 +38,18 @@ pub enum Action {
     Starve(SlotNo),
     /// Remove the VM; report [`Done::Removed`] or [`Done::NotRemoved`].
     Remove {
-        /// Where it is.
+        /// Slot.
         slot: SlotNo,
         /// The VM.
         vm: VmId,
-        /// Why.
+        /// Reason.
         cause: Cause,
     },
     /// The VM has gone by itself: forget it.
     Forget(SlotNo),
 }
 
-/// Why a server is removed.
+/// Reason why a server is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// Without open requests, and not needed.

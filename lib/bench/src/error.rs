@@ -1,4 +1,4 @@
-//! Why a measurement came to nothing.
+//! Reasons why a measurement came to nothing.
 
 use forkyard_client::ClientError;
 use forkyard_guestlink::LinkError;
@@ -6,7 +6,7 @@ use forkyard_recipe::{BuildError, RecipeError};
 use forkyard_types::{ApiError, InvalidId};
 use std::io;
 
-/// Why a measurement came to nothing.
+/// Reason why a measurement came to nothing.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BenchError {
@@ -19,7 +19,7 @@ pub enum BenchError {
     /// One of the clones of a fork could not be made.
     #[error("a clone failed")]
     Clone {
-        /// Why.
+        /// Cause.
         source: ApiError,
     },
     /// A command in a guest did not end well.
@@ -35,21 +35,21 @@ pub enum BenchError {
     /// The parts of the baseline could not be made.
     #[error("the baseline cannot be built")]
     Build {
-        /// Why.
+        /// Cause.
         #[from]
         source: BuildError,
     },
     /// The image's recipe cannot be used.
     #[error("the baseline has no image")]
     Recipe {
-        /// Why.
+        /// Cause.
         #[from]
         source: RecipeError,
     },
     /// A guest of the baseline could not be talked to.
     #[error("a guest of the baseline does not answer")]
     Link {
-        /// Why.
+        /// Cause.
         #[from]
         source: LinkError,
     },

@@ -55,11 +55,11 @@ pub struct Forkyard {
 /// A fork as its client saw it.
 #[derive(Debug)]
 pub struct Forked {
-    /// When it was asked for.
+    /// Time of the request.
     pub begun: Instant,
     /// Clones that were made.
     pub clones: Vec<VmView>,
-    /// Where its time went.
+    /// Account of its time.
     pub report: ForkReport,
     /// From the request until the last clone's vCPUs ran.
     pub running: Duration,

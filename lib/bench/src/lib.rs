@@ -98,7 +98,7 @@ pub struct Options {
     pub sizes_mib: Vec<u64>,
 }
 
-/// Where the parts of the baseline come from.
+/// Sources of the parts of the baseline.
 #[derive(Clone, Debug)]
 pub struct Places {
     /// Guest images and kernels.

@@ -37,7 +37,7 @@ pub struct Plain {
     nursery: Nursery,
 }
 
-/// Where QEMUs come from.
+/// Source of QEMUs.
 #[derive(Debug)]
 struct Nursery {
     kernel: PathBuf,

@@ -54,7 +54,7 @@ pub struct Sample {
     pub pause_ms: Option<f64>,
     /// Memory saved, and with it what little there is of devices, in MiB.
     pub copied_mib: Option<f64>,
-    /// Where a fork's time went.
+    /// Account of a fork's time.
     pub report: Option<ForkReport>,
 }
 

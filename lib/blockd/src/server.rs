@@ -44,7 +44,7 @@ const BREATH: Duration = Duration::from_millis(200);
 /// Threads that wait for disks.
 const WORKERS: usize = 16;
 
-/// Where volumes and sockets are.
+/// Folders of volumes and sockets.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// Folder of the volumes.

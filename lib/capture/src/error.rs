@@ -1,10 +1,10 @@
-//! Why a capture failed. None of these touches the process captured.
+//! Reasons why a capture failed. None of these touches the process captured.
 
 use forkyard_image::ImageError;
 use forkyard_types::PageNo;
 use std::io;
 
-/// Why memory could not be captured.
+/// Reason why memory could not be captured.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CaptureError {

@@ -54,7 +54,7 @@ impl Region {
     }
 }
 
-/// Which pages of a region are copied.
+/// Selection of the pages of a region that are copied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pages {
     /// All that are the process's own.

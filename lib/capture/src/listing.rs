@@ -1,4 +1,4 @@
-//! Which pages a capture takes: two ways to ask the kernel.
+//! Selection of the pages that a capture takes: two ways to ask the kernel.
 
 use crate::{CaptureError, Pages, Region, map_failed};
 use forkyard_sys_host::pagemap::{Entry, PageMap};

@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 const PIECE: usize = 256 << 10;
 const UNDER_WAY: usize = 4;
 
-/// Why something could not be sent.
+/// Reason why something could not be sent.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum UploadError {

@@ -1,11 +1,11 @@
-//! Why a request came to nothing.
+//! Reasons why a request came to nothing.
 
 use crate::Place;
 use forkyard_tls::TlsError;
 use forkyard_types::ApiError;
 use std::{io, path::PathBuf, time::Duration};
 
-/// Why a request came to nothing.
+/// Reason why a request came to nothing.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClientError {
@@ -20,7 +20,7 @@ pub enum ClientError {
     /// Nothing answers there on the network.
     #[error("no daemon answers at {place}")]
     Unreachable {
-        /// Where.
+        /// Place of the daemon.
         place: Place,
         /// Error of the network.
         source: io::Error,
@@ -36,9 +36,9 @@ pub enum ClientError {
     /// The peer is not shown to be the daemon.
     #[error("the server at {place} is not proven to be the daemon")]
     NotTrusted {
-        /// Where.
+        /// Place of the daemon.
         place: Place,
-        /// Why not.
+        /// Cause.
         source: io::Error,
     },
     /// A daemon on the network wants a token.
@@ -50,7 +50,7 @@ pub enum ClientError {
     /// TLS cannot be set up.
     #[error("TLS cannot be set up")]
     Tls {
-        /// Why.
+        /// Cause.
         #[from]
         source: TlsError,
     },
@@ -67,14 +67,14 @@ pub enum ClientError {
     /// The request cannot be written.
     #[error("the request cannot be written")]
     Request {
-        /// Why.
+        /// Cause.
         #[from]
         source: hyper::http::Error,
     },
     /// The answer makes no sense: the daemon may be of another version.
     #[error("the daemon's answer cannot be parsed: use a client and a daemon of one version")]
     Nonsense {
-        /// Where.
+        /// Error of the parser, with its place.
         #[from]
         source: serde_json::Error,
     },

@@ -138,7 +138,7 @@ impl Client {
         self
     }
 
-    /// Where the daemon is.
+    /// Returns the place of the daemon.
     pub fn place(&self) -> Place {
         match &self.way {
             Way::Socket(path) => Place::Socket(path.clone()),
@@ -170,6 +170,17 @@ impl Client {
         body: &impl Serialize,
     ) -> Result<A, ClientError> {
         let answer = self.stream(path, body).await?;
+        self.attend(read(answer)).await
+    }
+
+    /// Puts `body` and reads the whole answer.
+    pub async fn put<A: DeserializeOwned>(
+        &self,
+        path: &str,
+        body: &impl Serialize,
+    ) -> Result<A, ClientError> {
+        let body = serde_json::to_vec(body)?;
+        let answer = self.open(Method::PUT, path, body.into()).await?;
         self.attend(read(answer)).await
     }
 

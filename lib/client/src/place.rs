@@ -1,4 +1,4 @@
-//! Where a daemon is.
+//! Place of a daemon.
 
 use std::{
     fmt,
@@ -9,7 +9,7 @@ use std::{
 /// Port of a daemon on the network, where none is said.
 pub const PORT: u16 = 7433;
 
-/// Where a daemon is.
+/// Place of a daemon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// On this host: `unix:///run/forkyard/api.sock`.

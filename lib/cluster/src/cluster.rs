@@ -35,13 +35,13 @@ use tokio::{
 pub struct Settings {
     /// The cluster's etcd; if none, the one that this host was told of.
     pub etcd: Vec<Endpoint>,
-    /// Where a cluster may be founded whose etcd is spoken to in the clear.
+    /// Permission to found a cluster whose etcd is spoken to in the clear.
     pub plain_etcd: PlainEtcd,
     /// TLS settings for it.
     pub etcd_tls: Option<Arc<ClientConfig>>,
     /// This node's name.
     pub name: NodeName,
-    /// Where it is reached.
+    /// Addresses.
     pub reach: Reach,
     /// Room that the node offers.
     pub offers: Room,
@@ -55,7 +55,7 @@ pub struct Settings {
     pub allocation: Allocation,
 }
 
-/// Where a cluster may be founded whose etcd is spoken to in the clear. Whatever reaches
+/// Permission to found a cluster whose etcd is spoken to in the clear. Whatever reaches
 /// such an etcd can write to it, and so become a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PlainEtcd {
@@ -240,7 +240,7 @@ impl Cluster {
         &self.shared().name
     }
 
-    /// Where it is reached.
+    /// Returns its addresses.
     pub fn reach(&self) -> Reach {
         self.shared().reach
     }
@@ -344,7 +344,7 @@ impl Cluster {
         places.map(|(host, port)| (host.to_owned(), port)).collect()
     }
 
-    /// Where nodes are reached, this one included, as far as is known.
+    /// Returns the addresses of nodes, this one included, as far as they are known.
     pub fn reaches(&self) -> Vec<Reach> {
         let shared = self.shared();
         shared.roll.with(|nodes| {

@@ -1,4 +1,4 @@
-//! Why something could not be done in or for the cluster.
+//! Reasons why something could not be done in or for the cluster.
 
 use crate::invitation::InvalidInvitation;
 use forkyard_allocate::{AllocateError, Denied, SlurmError};
@@ -8,7 +8,7 @@ use forkyard_tls::TlsError;
 use forkyard_types::{ApiError, ErrorKind, NodeName, VmName};
 use std::{error::Error, io, path::PathBuf};
 
-/// Why something could not be done in or for the cluster.
+/// Reason why something could not be done in or for the cluster.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ClusterError {
@@ -50,13 +50,13 @@ pub enum ClusterError {
     /// The node that would have to do it is lost.
     #[error("node {node} is lost")]
     Lost {
-        /// Which.
+        /// Node.
         node: NodeName,
     },
     /// A node of that name is in the cluster.
     #[error("there is a node {node} already")]
     NameTaken {
-        /// Which.
+        /// Node.
         node: NodeName,
     },
     /// A VM of that name is in the cluster.
@@ -70,7 +70,7 @@ pub enum ClusterError {
     /// A node that has VMs is not removed just so.
     #[error("node {node} is alive and has {vms} VMs")]
     NotEmpty {
-        /// Which.
+        /// Node.
         node: NodeName,
         /// Number of VMs.
         vms: u32,
@@ -104,7 +104,7 @@ pub enum ClusterError {
     Record {
         /// Key of the record.
         key: String,
-        /// Why not.
+        /// Cause.
         source: serde_json::Error,
     },
     /// Certificates cannot be used.

@@ -21,7 +21,7 @@ pub struct Token {
     pub api: SocketAddr,
     /// Fingerprint of the cluster's certificate.
     pub certificate: Fingerprint,
-    /// Which invitation.
+    /// Id of the invitation.
     pub id: String,
     /// Secret that proves the invitation.
     pub secret: String,

@@ -25,7 +25,7 @@ use std::{
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 
-/// Where a node keeps which etcd it was told of.
+/// File in which a node keeps the etcd that it was told of.
 const ETCD: &str = "etcd.json";
 
 pub(crate) fn to_json(key: &str, value: &impl Serialize) -> Result<Vec<u8>, ClusterError> {

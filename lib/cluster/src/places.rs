@@ -31,7 +31,7 @@ impl Cluster {
         Ok(Reservation { grant, shared })
     }
 
-    /// Where the VM of this name or id is, if any node has told of it. Of
+    /// Finds the VM of this name or id, if any node has told of it. Of
     /// several of one name, the one that was told of first.
     pub async fn find(&self, word: &str) -> Result<Option<Whereabouts>, ClusterError> {
         let shared = self.shared();

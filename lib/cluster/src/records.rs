@@ -14,12 +14,12 @@ use forkyard_types::{FamilyId, NodeName, VmId, VmView};
 use serde::{Deserialize, Serialize};
 use std::net::{Ipv4Addr, SocketAddr};
 
-/// Where a node is reached.
+/// Addresses of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Reach {
     /// Address of the API, by TLS.
     pub api: SocketAddr,
-    /// Where its pager offers page images to other nodes.
+    /// Address at which its pager offers page images to other nodes.
     pub pages: SocketAddr,
     /// End of the tunnels that families' networks go through.
     pub tunnel: Ipv4Addr,
@@ -39,7 +39,7 @@ pub(crate) struct Founded {
 pub(crate) struct Member {
     /// Fingerprint of the certificate: a host that presents it is this node.
     pub fingerprint: String,
-    /// Where it is reached.
+    /// Addresses.
     pub reach: Reach,
     /// Seconds since 1970 at which it joined.
     pub joined: u64,
@@ -81,7 +81,7 @@ pub(crate) struct Numbered {
     pub family: FamilyId,
 }
 
-/// Where a VM is.
+/// Node of a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Whereabouts {
     /// Node of the family.

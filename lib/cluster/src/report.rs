@@ -1,4 +1,4 @@
-//! Which VMs this node has, for the other nodes to find.
+//! VMs of this node, for the other nodes to find.
 //!
 //! What etcd was told last is remembered, and only what differs is told again.
 //! A VM's record and its name go in one transaction: a node that finds the one finds
@@ -30,7 +30,7 @@ const AT_ONCE: usize = 40;
 struct Told {
     name: String,
     record: Vec<u8>,
-    /// When its record was put: if it is another now, another node did.
+    /// Revision at which its record was put: if it is another now, another node did.
     at: Revision,
 }
 

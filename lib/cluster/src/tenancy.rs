@@ -14,7 +14,7 @@ use std::{
 /// Grants, and the VMs that were made of each.
 pub type Kept = BTreeMap<TicketId, BTreeSet<VmId>>;
 
-/// Where they are noted.
+/// File in which they are noted.
 const KEPT: &str = "tickets.json";
 
 impl Cluster {

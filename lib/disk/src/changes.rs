@@ -23,9 +23,9 @@ pub enum Held {
     Zero,
     /// The bytes from `offset` on in the file of this slice, the upper ones first.
     Data {
-        /// Which slice of the chain.
+        /// Index of the slice in the chain.
         slice: usize,
-        /// Where in its file.
+        /// Offset in its file.
         offset: u64,
     },
 }

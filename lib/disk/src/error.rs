@@ -1,8 +1,8 @@
-//! Why a slice could not be made.
+//! Reasons why a slice could not be made.
 
 use std::{io, path::PathBuf, process::ExitStatus, time::Duration};
 
-/// Why a slice could not be made.
+/// Reason why a slice could not be made.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DiskError {

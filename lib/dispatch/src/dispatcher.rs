@@ -50,7 +50,7 @@ pub struct Dispatcher {
     hands: Hands,
     kicks: VecDeque<CpuId>,
     next_tick: Nanos,
-    /// When to look next which are awake, and until when that can wait.
+    /// Time of the next look at which are awake, and how long that can wait.
     next_look: Nanos,
     look_by: Nanos,
     reviews: review::Reviews,
@@ -85,7 +85,7 @@ impl Dispatcher {
         let guard_path = guard.path.clone();
         Ok(Self {
             policy,
-            scheduler: policy.build(cpus.len(), &knobs())?,
+            scheduler: forkyard_sched::build(policy, cpus.len(), &knobs())?,
             world: World::new(cpus.iter().map(|_| 1.0)),
             named: 0,
             ends: vec![Nanos::FOREVER; cpus.len()],
@@ -227,7 +227,7 @@ impl Dispatcher {
 
     /// Another policy for all.
     fn change(&mut self, policy: Policy) -> Result<(), DispatchError> {
-        let scheduler = policy.build(self.cpus.len(), &knobs())?;
+        let scheduler = forkyard_sched::build(policy, self.cpus.len(), &knobs())?;
         for place in 0..self.vms.len() {
             self.leave(place);
         }

@@ -1,9 +1,9 @@
-//! Why the dispatcher could not do something.
+//! Reasons why the dispatcher could not do something.
 
 use forkyard_sched::{PolicyError, Refused};
 use std::{io, path::PathBuf};
 
-/// Why the dispatcher could not do something.
+/// Reason why the dispatcher could not do something.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DispatchError {
@@ -89,7 +89,38 @@ pub enum DispatchError {
     Unknown(u32),
 }
 
+/// Part that has to change for a request to succeed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Blame {
+    /// The request.
+    Request,
+    /// The host, or the dispatcher.
+    Host,
+}
+
 impl DispatchError {
+    pub(crate) fn blame(&self) -> Blame {
+        match self {
+            Self::NoVcpus(_)
+            | Self::NoThread { .. }
+            | Self::OtherThreads(_)
+            | Self::Refused(_)
+            | Self::Policy(_)
+            | Self::NoCap(_)
+            | Self::NoFreezer
+            | Self::Unknown(_) => Blame::Request,
+            Self::Host { .. }
+            | Self::NotBuilt
+            | Self::NoSchedExt
+            | Self::Taken(_)
+            | Self::Contained
+            | Self::NotOurs
+            | Self::Ejected(_) => Blame::Host,
+            #[cfg(feature = "sched-ext")]
+            Self::Bpf { .. } => Blame::Host,
+        }
+    }
+
     pub(crate) fn host(
         what: &'static str,
         path: impl Into<PathBuf>,

@@ -27,7 +27,7 @@ use std::{
 /// Prefix of the name of every group made here.
 pub const PREFIX: &str = "forkyard-sched-";
 
-/// Which of the two.
+/// Version of the freezer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Cgroup v2, threaded.
@@ -148,12 +148,12 @@ impl Group {
         })
     }
 
-    /// Which kind it is.
+    /// Returns its kind.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// Where it is.
+    /// Returns its path.
     pub fn path(&self) -> &Path {
         &self.path
     }

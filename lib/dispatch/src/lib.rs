@@ -1,7 +1,7 @@
 //! Scheduling of real vCPU threads from user space.
 //!
 //! ```text
-//! CLI --request--> Dispatcher --World--> policy --picks--> Dispatcher
+//! Service --request--> Dispatcher --World--> policy --picks--> Dispatcher
 //!                     |  observe: reads /proc
 //!                     |  place:   affinity, niceness, SCHED_DEADLINE
 //!                     |  enforce: freezes those that are not to run
@@ -21,6 +21,7 @@ mod place;
 pub mod protocol;
 #[cfg_attr(not(feature = "sched-ext"), path = "sched_ext/absent.rs")]
 mod sched_ext;
+mod service;
 pub mod socket;
 mod step;
 pub mod threads;
@@ -29,4 +30,5 @@ pub use dispatcher::Dispatcher;
 pub use error::DispatchError;
 pub use mechanism::Mechanism;
 pub use sched_ext::SchedExt;
+pub use service::{Service, ServiceError};
 pub use step::{Habits, Step, Steps};

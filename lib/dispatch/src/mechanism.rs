@@ -38,7 +38,7 @@ impl Mechanism {
     }
 }
 
-/// Where a thread is to run.
+/// CPU time that a thread is to have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {
     /// On this CPU, by the host's number.

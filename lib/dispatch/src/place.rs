@@ -62,7 +62,7 @@ pub(crate) fn tell(tid: u32, class: Class) -> io::Result<()> {
     Ok(())
 }
 
-/// Where the kernel gives sessions equal shares (autogroup), niceness counts among a
+/// Sets the niceness of a session. Where the kernel gives sessions equal shares (autogroup), niceness counts among a
 /// session's own threads; beside others it is the session's that counts. One that
 /// another process leads is left alone.
 fn tell_session(tid: u32, nice: i32) -> io::Result<()> {

@@ -21,7 +21,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where the kernel tells of it.
+/// Folder in which the kernel tells of it.
 const KERNEL: &str = "/sys/kernel/sched_ext";
 /// The first namespace's number: numbers of threads in BPF are of that one.
 const FIRST_PIDS: &str = "pid:[4026531836]";

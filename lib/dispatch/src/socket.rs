@@ -2,6 +2,7 @@
 
 use crate::{
     Dispatcher,
+    error::Blame,
     protocol::{Reply, Request},
 };
 use forkyard_sched::Nanos;
@@ -73,7 +74,11 @@ fn answer(dispatcher: &mut Dispatcher, request: &Request, now: Nanos) -> Reply {
         Err(error) => {
             let causes = std::iter::successors(error.source(), |cause| (*cause).source());
             let causes: String = causes.map(|cause| format!(": {cause}")).collect();
-            Reply::Refused(format!("{error}{causes}"))
+            let text = format!("{error}{causes}");
+            match error.blame() {
+                Blame::Request => Reply::Refused(text),
+                Blame::Host => Reply::Failed(text),
+            }
         }
     }
 }

@@ -1,4 +1,4 @@
-//! When a VM's vCPUs are frozen at all.
+//! Conditions under which a VM's vCPUs are frozen at all.
 //!
 //! ```text
 //! Enforcing --blocks often, twice on end--> Down(until) --blocks less, time over--> Enforcing
@@ -49,7 +49,7 @@ pub enum Step {
     Enforcing,
     /// They are not, until this instant at least: they block often.
     Down {
-        /// When it is looked at again.
+        /// Time of the next look.
         until: Nanos,
     },
     /// They are not: none waits for a CPU.
@@ -64,7 +64,7 @@ pub struct Steps {
     /// True if it blocked when it was last looked at, while enforced: once is no
     /// habit, for every job has a beginning.
     blocked: bool,
-    /// When one that is down may be found not to block after all.
+    /// Time from which one that is down may be found not to block after all.
     early: Nanos,
 }
 

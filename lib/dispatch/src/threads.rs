@@ -72,7 +72,7 @@ fn index(name: &str) -> Option<u32> {
     number.parse().ok()
 }
 
-/// When a process was started, in ticks since boot: with its number, it names
+/// Returns the start of a process, in ticks since boot: with its number, it names
 /// one process for ever.
 pub fn started(pid: u32) -> io::Result<u64> {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat"))?;

@@ -90,9 +90,9 @@ pub struct EntryInfo {
     pub owner: String,
     /// Group of the entry.
     pub group: String,
-    /// When its content changed last.
+    /// Time at which its content changed last.
     pub modified_time: String,
-    /// Where a link leads.
+    /// Target of a link.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub symlink_target: Option<String>,
     /// Set of a link.

@@ -63,14 +63,14 @@ pub enum Selector {
 /// `Connect`, `CloseStdin`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct OfProcess {
-    /// Which.
+    /// Process.
     pub process: Selector,
 }
 
 /// `Update`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct UpdateRequest {
-    /// Which.
+    /// Process.
     pub process: Selector,
     /// The terminal as it is to be.
     #[serde(default)]
@@ -99,7 +99,7 @@ impl ProcessInput {
 /// `SendInput`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct SendInputRequest {
-    /// Which.
+    /// Process.
     pub process: Selector,
     /// Input to write.
     pub input: ProcessInput,
@@ -148,7 +148,7 @@ impl Signal {
 /// `SendSignal`.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 pub struct SendSignalRequest {
-    /// Which.
+    /// Process.
     pub process: Selector,
     /// Signal to send.
     pub signal: Signal,

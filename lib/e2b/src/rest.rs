@@ -103,9 +103,9 @@ pub struct SandboxDetail {
     /// Client that made it, which is given for no sandbox.
     #[serde(rename = "clientID")]
     pub client: &'static str,
-    /// When it was made.
+    /// Time of its creation.
     pub started_at: String,
-    /// When it ends.
+    /// Time of its end.
     pub end_at: String,
     /// vCPUs.
     pub cpu_count: u8,
@@ -192,7 +192,7 @@ pub struct SnapshotInfo {
 pub struct ErrorBody {
     /// HTTP's status code.
     pub code: u16,
-    /// Why.
+    /// Reason.
     pub message: String,
 }
 
@@ -203,7 +203,7 @@ pub fn pairs(query: &str) -> BTreeMap<String, String> {
         .collect()
 }
 
-/// Which sandboxes are listed.
+/// Filter of the sandboxes that are listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ListQuery {
     /// With all these labels.

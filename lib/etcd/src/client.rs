@@ -57,7 +57,7 @@ impl Etcd {
         }))
     }
 
-    /// Where it is asked.
+    /// Returns the servers that it asks.
     pub fn endpoints(&self) -> &[Endpoint] {
         &self.0.endpoints
     }

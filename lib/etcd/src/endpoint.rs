@@ -1,11 +1,11 @@
-//! Where an etcd is.
+//! Address of an etcd.
 
 use std::{fmt, net::IpAddr, str::FromStr};
 
 /// Port of etcd's clients, where none is said.
 const PORT: u16 = 2379;
 
-/// Where an etcd is: `http://HOST:2379`, or `https://…`.
+/// Address of an etcd: `http://HOST:2379`, or `https://…`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
     pub(crate) secure: bool,

@@ -1,9 +1,9 @@
-//! Why etcd did not do what it was asked.
+//! Reasons why etcd did not do what it was asked.
 
 use crate::{Endpoint, Revision};
 use std::io;
 
-/// Why etcd did not do what it was asked.
+/// Reason why etcd did not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum EtcdError {
@@ -21,13 +21,13 @@ pub enum EtcdError {
     /// The etcd did not answer in time. What was asked may have been done.
     #[error("the etcd at {endpoint} did not answer in time")]
     Late {
-        /// Which.
+        /// Server that was asked.
         endpoint: Endpoint,
     },
     /// The connection broke off. What was asked may have been done.
     #[error("the connection to the etcd at {endpoint} broke")]
     Broke {
-        /// Which.
+        /// Server that was asked.
         endpoint: Endpoint,
         /// Error of the connection.
         source: hyper::Error,
@@ -55,7 +55,7 @@ pub enum EtcdError {
     /// The etcd's answer makes no sense.
     #[error("etcd's answer cannot be parsed: etcd 3.4 or later is needed")]
     Nonsense {
-        /// Where.
+        /// Error of the parser, with its place.
         #[from]
         source: serde_json::Error,
     },
@@ -68,7 +68,7 @@ pub enum EtcdError {
     /// The request cannot be written.
     #[error("the request to etcd cannot be written")]
     Request {
-        /// Why.
+        /// Cause.
         #[from]
         source: hyper::http::Error,
     },

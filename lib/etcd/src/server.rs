@@ -72,7 +72,7 @@ impl Server {
         self.wait()
     }
 
-    /// Where it is.
+    /// Returns its address.
     pub fn endpoint(&self) -> Endpoint {
         Endpoint {
             secure: false,

@@ -24,13 +24,13 @@ pub struct Entry {
     pub key: String,
     /// Value of the key.
     pub value: Vec<u8>,
-    /// When it was created, the last time.
+    /// Revision at which it was created, the last time.
     pub created: Revision,
-    /// When it was last put.
+    /// Revision at which it was last put.
     pub changed: Revision,
 }
 
-/// Which keys are meant.
+/// Selection of keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Keys {
     /// This one.

@@ -78,7 +78,7 @@ pub struct Move {
     pub id: VmId,
     /// Name of the VM.
     pub vm: VmName,
-    /// Where to.
+    /// Destination.
     pub to: String,
     /// Bytes to be sent for it, at most.
     pub data: ByteCount,
@@ -94,12 +94,12 @@ pub struct Stay {
     pub id: VmId,
     /// Name of the VM.
     pub vm: VmName,
-    /// Why.
+    /// Reason.
     #[serde(serialize_with = "text")]
     pub why: Why,
 }
 
-/// Why a VM stays.
+/// Reason why a VM stays.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Why {

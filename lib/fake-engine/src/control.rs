@@ -59,7 +59,7 @@ pub enum Reply {
     Refused(Refusal),
 }
 
-/// Why an order was not carried out.
+/// Reason why an order was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Refusal {
     /// Not in this state.

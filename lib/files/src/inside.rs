@@ -14,7 +14,7 @@ use std::{
 /// Links followed before giving up, as the kernel does.
 const MAX_LINKS: usize = 40;
 
-/// Where `path` is on the host, its directories made where they are missing.
+/// Returns where `path` is on the host, its directories made where they are missing.
 /// The last part itself is not followed: it may be a link, or nothing yet.
 pub fn place(root: &Path, path: &Path) -> io::Result<PathBuf> {
     let Some(name) = path.file_name() else {
@@ -23,7 +23,7 @@ pub fn place(root: &Path, path: &Path) -> io::Result<PathBuf> {
     Ok(directory(root, path.parent().unwrap_or(Path::new("/")))?.join(name))
 }
 
-/// Where the directory `path` is on the host; made if missing.
+/// Returns where the directory `path` is on the host; made if missing.
 pub fn directory(root: &Path, path: &Path) -> io::Result<PathBuf> {
     directory_with(root, path, 0o755)
 }

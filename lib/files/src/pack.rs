@@ -36,7 +36,7 @@ const MOST_NAMES: usize = 100_000;
 /// Deepest folder.
 const DEEPEST: u32 = 400;
 
-/// Where notes go.
+/// Receiver of notes.
 pub enum Noted<'a> {
     /// Into the stream, for its reader.
     InStream,

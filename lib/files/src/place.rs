@@ -38,7 +38,7 @@ pub struct Target<'a> {
     pub wanted: Wanted<'a>,
 }
 
-/// Where members go, once the first of them is known.
+/// Folder of members, once the first of them is known.
 #[derive(Debug)]
 pub(crate) struct Base {
     /// Folder that all of them lie below, and its path for people.

@@ -5,7 +5,7 @@ use crate::Model;
 use differential_equations::{error::Error, ivp::IVP, methods::ExplicitRungeKutta, ode::ODE};
 use serde::Serialize;
 
-/// Why a model cannot be followed.
+/// Reason why a model cannot be followed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FluidError {

@@ -47,7 +47,7 @@ impl Default for Model {
     }
 }
 
-/// Why there is no such model.
+/// Reason why there is no such model.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
@@ -60,7 +60,7 @@ pub enum ModelError {
     /// A number is out of range.
     #[error("{field} is {value}: it must be {wanted}")]
     Range {
-        /// Which.
+        /// Name of the field.
         field: &'static str,
         /// Value of the field.
         value: f64,

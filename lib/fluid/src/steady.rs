@@ -27,7 +27,7 @@ pub enum Regime {
     Unstable,
 }
 
-/// Where guests that adapt come to rest, and how.
+/// State in which guests that adapt come to rest, and the way there.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Steady {
     /// n*: threads of each.
@@ -111,7 +111,7 @@ fn quadratic(b: f64, c: f64) -> Roots {
     [near, far].map(|re| Root { re, im: 0.0 })
 }
 
-/// Where a function that grows, from below 0 at 0, crosses it.
+/// Finds where a function that grows, from below 0 at 0, crosses it.
 fn crossing(f: impl Fn(f64) -> f64) -> f64 {
     let mut high = 1.0;
     while f(high) < 0.0 {

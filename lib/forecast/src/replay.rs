@@ -12,7 +12,7 @@ use std::{
 /// Between two looks at how many are wanted.
 const LOOK: Millis = Millis::secs(5);
 
-/// Which stock is held.
+/// Kind of the stock that is held.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stock {
     /// None.

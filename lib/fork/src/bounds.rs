@@ -96,7 +96,7 @@ impl GuestBounds {
     }
 }
 
-/// When families forked lately, asked for tickets and took checkpoints.
+/// Times at which families lately forked, asked for tickets and took checkpoints.
 #[derive(Debug, Default)]
 pub(crate) struct Lately(BTreeMap<(FamilyId, Rated), VecDeque<Instant>>);
 

@@ -30,7 +30,7 @@ use tokio::sync::{Semaphore, mpsc};
 pub(crate) const WAITING: usize = 16;
 /// Calls of one VM under way; more are refused.
 const UNDER_WAY: usize = 64;
-/// Why a clone was not made, as far as the next daemon knows.
+/// Reason why a clone was not made, as far as the next daemon knows.
 const LOST: &str = "it was lost with the host's daemon, which died during the fork";
 
 impl Host {

@@ -52,9 +52,9 @@ pub(crate) struct Asked {
 pub(crate) struct Origin<'a> {
     pub fork: ForkId,
     pub asked: &'a Asked,
-    /// When it was asked for.
+    /// Time of the request.
     pub begun: Instant,
-    /// Where it is told how far it is.
+    /// Receiver of its progress.
     pub going: &'a Going,
 }
 

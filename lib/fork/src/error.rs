@@ -1,10 +1,11 @@
-//! Why a host could not do what it was asked, and how the asker is told.
+//! Reasons why a host could not do what it was asked, and how the asker is told.
 
 mod hint;
 
 use crate::{
-    bounds::BoundReached, ports::PortError, quota::QuotaReached, sessions::SessionError,
-    substrate::SubstrateError, ticket::Denied, volumes::VolumeError,
+    bounds::BoundReached, friendly::FriendlyError, ports::PortError, quota::QuotaReached,
+    sessions::SessionError, snapshot::OtherAgent, substrate::SubstrateError, ticket::Denied,
+    volumes::VolumeError,
 };
 use forkyard_capture::CaptureError;
 use forkyard_disk::DiskError;
@@ -22,7 +23,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Why a host could not do what it was asked.
+/// Reason why a host could not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum HostError {
@@ -228,6 +229,12 @@ pub enum HostError {
     /// A command that a guest keeps cannot be reached.
     #[error(transparent)]
     Session(#[from] SessionError),
+    /// The agent in a checkpoint's memory is of another version.
+    #[error(transparent)]
+    OtherAgent(#[from] OtherAgent),
+    /// A guest was not made friendly.
+    #[error(transparent)]
+    Friendly(#[from] FriendlyError),
     /// The records cannot be used.
     #[error(transparent)]
     Store(#[from] StoreError),
@@ -307,7 +314,7 @@ pub enum HostError {
         vm: VmName,
         /// The other host.
         host: String,
-        /// Why it has not.
+        /// Reason why it has not.
         source: ApiError,
     },
     /// The VM belongs to another host, and this one can do nothing with it.
@@ -315,7 +322,7 @@ pub enum HostError {
     Elsewhere {
         /// The VM.
         vm: VmName,
-        /// Where it is.
+        /// Host that it is on.
         host: String,
     },
     /// Another host refused, or could not be asked.
@@ -407,11 +414,13 @@ impl HostError {
             Self::Volume(error) => error.kind(),
             Self::Port(error) => error.kind(),
             Self::Session(error) => error.kind(),
+            Self::Friendly(error) => error.kind(),
             Self::Peer { source, .. }
             | Self::Unsettled { source, .. }
             | Self::Number(source)
             | Self::Room(source) => source.kind,
             Self::NotPassable { .. }
+            | Self::OtherAgent(_)
             | Self::Lost { .. }
             | Self::Elsewhere { .. }
             | Self::CannotMove { .. }

@@ -1,4 +1,4 @@
-//! Where everything of a host lies.
+//! Paths of everything of a host.
 //!
 //! ```text
 //! state/  forkyard.db         records
@@ -90,7 +90,7 @@ impl Folders {
         self.run.join("pager.sock")
     }
 
-    /// Where the pager mounts its files.
+    /// Returns the folder at which the pager mounts its files.
     pub fn pages(&self) -> PathBuf {
         self.run.join("pages")
     }

@@ -122,7 +122,7 @@ impl Quiet {
         now.saturating_duration_since(self.since) >= after
     }
 
-    /// When to look again.
+    /// Returns the time of the next look.
     fn look_at(&self, after: Duration) -> Instant {
         let next = self.seen_at + (after / LOOKS).clamp(OFTEN, SELDOM);
         // Not later than its time is up, and not at once.

@@ -41,7 +41,7 @@ pub(crate) enum Life {
     /// The machine runs as far as is known, but connecting to it failed; that is
     /// retried.
     Unreached {
-        /// Why.
+        /// Reason.
         why: String,
         /// True if it is paused at its user's request.
         paused: bool,
@@ -109,7 +109,7 @@ impl Life {
         }
     }
 
-    /// Why it does not answer, if it does not.
+    /// Returns why it does not answer, if it does not.
     pub fn silence(&self) -> Option<String> {
         match self {
             Self::Unreached { why, .. } => Some(why.clone()),
@@ -129,7 +129,7 @@ pub(crate) struct Body {
     pub machine: Box<dyn Machine>,
     pub guest: Guest,
     noted: OnceLock<bool>,
-    /// Why it does not answer, if it does not.
+    /// Reason why it does not answer, if it does not.
     silence: Mutex<Option<String>>,
     /// True if the VM was asked to end.
     stopping: AtomicBool,
@@ -173,7 +173,7 @@ impl Body {
         std::mem::replace(&mut *lock(&self.silence), why)
     }
 
-    /// Why it does not answer, if it does not.
+    /// Returns why it does not answer, if it does not.
     pub fn silence(&self) -> Option<String> {
         lock(&self.silence).clone()
     }

@@ -188,7 +188,7 @@ impl Places {
         Ok(chosen)
     }
 
-    /// Why there are not more of them, if there is a limit.
+    /// Returns why there are not more of them, if there is a limit.
     pub fn refusal(&self) -> Option<QuotaReached> {
         self.limit.map(|limit| QuotaReached { limit })
     }

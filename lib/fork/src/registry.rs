@@ -23,7 +23,7 @@ pub(crate) fn gid(number: forkyard_store::FamilyNo) -> u32 {
 /// The VMs of a host.
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
-    /// Where their coming, changing and going is told.
+    /// Broadcast of their coming, changing and going.
     events: Broadcast,
     /// True if changes are announced: not while VMs of an earlier daemon are
     /// taken over.

@@ -28,7 +28,7 @@ pub(crate) struct Requests {
 }
 
 impl Requests {
-    /// Where the outcome of a request is, or will be. A caller that finds it empty
+    /// Returns the cell of a request's outcome. A caller that finds it empty
     /// and fills it does the work.
     pub fn outcome(&self, id: RequestId) -> Arc<OnceCell<Outcome>> {
         let mut known = lock(&self.known);

@@ -34,7 +34,7 @@ pub enum SessionError {
         vm: VmName,
         /// Requested process id.
         pid: u32,
-        /// Why.
+        /// Reason.
         said: String,
     },
 }

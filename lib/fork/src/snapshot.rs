@@ -20,6 +20,7 @@ mod shells;
 mod take;
 
 pub(crate) use instantiate::Clones;
+pub use persist::OtherAgent;
 pub(crate) use persist::files;
 pub(crate) use shells::{AT_ONCE, Assigned, Vessel, WarmShell};
 pub(crate) use take::Taken;

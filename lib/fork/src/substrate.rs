@@ -63,6 +63,9 @@ struct Entry {
     /// The program that saved its state.
     #[serde(default)]
     engine: String,
+    /// Version of their messages that its agent speaks; none if it was made before that was noted.
+    #[serde(default)]
+    agent: Option<u16>,
     created: u64,
     /// Seconds since 1970 at its last use.
     #[serde(default)]

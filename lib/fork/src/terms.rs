@@ -48,7 +48,7 @@ fn due<T>(ends: impl IntoIterator<Item = (T, Ends)>, now: u64) -> Due<T> {
     due
 }
 
-/// When a VM ends that is wanted for so long from now on.
+/// Returns the end of a VM that is wanted for so long from now on.
 fn ends(lifetime: Lifetime, before: Option<Ends>, now: u64) -> Ends {
     let kept = || before.map(|ends| ends.action).unwrap_or_default();
     Ends {

@@ -23,7 +23,7 @@ use forkyard_types::{
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Why a ticket cannot be used so.
+/// Reason why a ticket cannot be used so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Denied {
     /// Never granted to this VM, or spent.
@@ -157,7 +157,7 @@ struct Entry {
     /// Granted on another host, at this time, in seconds since 1970; none: here.
     #[serde(default)]
     foreign: Option<u64>,
-    /// When it is given back unless it is cloned with before, in seconds since
+    /// Time at which it is given back unless it is cloned with before, in seconds since
     /// 1970; none: it ends with the process that asked for it.
     #[serde(default)]
     until: Option<u64>,

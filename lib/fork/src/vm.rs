@@ -37,13 +37,13 @@ pub(crate) struct Vm {
     /// Locked after the record, where both are.
     life: Mutex<Life>,
     notes: Mutex<Notes>,
-    /// Where its changes are told, once it is listed.
+    /// Broadcast of its changes, once it is listed.
     events: OnceLock<Broadcast>,
     /// Forks and checkpoints of it under way; none begins once it is being removed.
     pub forks: UnderWay,
     /// Connections to its ports.
     pub ports: Places,
-    /// Where it may run instead, if another host was asked to let it go on there.
+    /// Host on which it may run instead, if another host was asked to let it go on there.
     pub moving: Mutex<Option<Moving>>,
     /// Labels, environment, and its end.
     pub terms: Mutex<Terms>,
@@ -230,7 +230,7 @@ impl Vm {
         *self.wanting.borrow() > 0
     }
 
-    /// Why it does not answer, if it does not.
+    /// Returns why it does not answer, if it does not.
     pub fn silence(&self) -> Option<String> {
         lock(&self.life).silence()
     }

@@ -10,7 +10,7 @@ use crate::{Pace, Signal};
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
-/// Why a configuration is refused.
+/// Reason why a configuration is refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -20,7 +20,7 @@ pub enum ConfigError {
     /// A number is out of range.
     #[error("{field} is {value}: it must be {wanted}")]
     Range {
-        /// Which.
+        /// Name of the field.
         field: &'static str,
         /// Value of the field.
         value: f64,
@@ -196,7 +196,7 @@ pub enum Count {
     All,
 }
 
-/// When the last thread may run slower.
+/// Condition under which the last thread may run slower.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Below {
@@ -233,7 +233,7 @@ pub struct ThreadsConfig {
     pub unit: Unit,
     /// Threads that count.
     pub count: Count,
-    /// When the last of them may run slower.
+    /// Condition under which the last of them may run slower.
     pub below: Below,
     /// Treatment of new ones over the limit.
     pub new: New,

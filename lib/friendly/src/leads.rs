@@ -1,4 +1,4 @@
-//! Which signal tells of congestion first.
+//! Signals that tell of congestion first.
 
 use crate::{Measured, Signal};
 use serde::Serialize;

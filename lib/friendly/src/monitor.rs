@@ -42,7 +42,7 @@ struct Times {
 /// A signal, in one period.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Measured {
-    /// Which.
+    /// Signal.
     pub signal: Signal,
     /// Value: a slowdown, or a part of time.
     pub value: f64,
@@ -207,7 +207,7 @@ impl Monitor {
         }
     }
 
-    /// Which signal comes first.
+    /// Returns the counts of signals that came first.
     pub fn leads(&self) -> &Leads {
         &self.leads
     }

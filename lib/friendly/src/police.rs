@@ -75,7 +75,7 @@ impl Use {
 /// A guest that does not adapt, and what shows it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Finding<Guest> {
-    /// Which.
+    /// Guest.
     pub guest: Guest,
     /// Demand when the last trial began that it did not answer, and the least that
     /// this fell to before its time was up.

@@ -1,4 +1,4 @@
-//! Where a request goes, by its host name or its path.
+//! Target of a request, by its host name or its path.
 
 use forkyard_types::GuestPort;
 

@@ -18,7 +18,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Where the agent listens.
+/// Socket at which the agent listens.
 pub const SOCKET: &str = "/opt/forkyard/agent.sock";
 /// Environment variable that names another socket.
 pub const SOCKET_ENV: &str = "FORKYARD_AGENT_SOCKET";
@@ -31,7 +31,7 @@ const SUCCESSOR: Duration = Duration::from_secs(20);
 /// Between looks for it.
 const LOOK: Duration = Duration::from_millis(100);
 
-/// Why a call came to nothing.
+/// Reason why a call came to nothing.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
@@ -40,7 +40,7 @@ pub enum CallError {
     Unreachable {
         /// Path of the socket.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
     /// The agent went away in the middle of the call.
@@ -60,7 +60,7 @@ pub enum CallError {
     Identity {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: io::Error,
     },
 }

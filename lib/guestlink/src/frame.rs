@@ -27,7 +27,7 @@ const MAX_NOISE: u64 = 4 * MAX_PAYLOAD as u64;
 /// as much as hashing the longest payload.
 const FALSE_HEADER: u64 = 16 << 10;
 
-/// Why a message cannot be sent.
+/// Reason why a message cannot be sent.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum EncodeError {
@@ -209,7 +209,7 @@ fn look(stream: &[u8]) -> Start {
     }
 }
 
-/// Where a header, or what there is of one, begins; the end if nowhere.
+/// Finds where a header, or what there is of one, begins; the end if nowhere.
 fn find_magic(stream: &[u8]) -> usize {
     let mut from = 0;
     while let Some(offset) = stream[from..].iter().position(|byte| *byte == MAGIC[0]) {

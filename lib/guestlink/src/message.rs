@@ -92,7 +92,7 @@ pub enum ToGuest {
     },
     /// Answer to a [`ToHost::Call`].
     Reply {
-        /// Which call.
+        /// Call that is meant.
         call: CallId,
         /// Outcome of the call.
         outcome: Result<Answer, ApiError>,
@@ -101,7 +101,7 @@ pub enum ToGuest {
     Ping,
     /// Answer to a [`ToHost::AskTime`].
     Time {
-        /// Which.
+        /// Number of the question.
         asked: u64,
         /// Wall clock of the host, in nanoseconds since 1970.
         host: u64,
@@ -241,7 +241,7 @@ pub enum ToHost {
     },
     /// User code stands still and the link is silent, or why that failed.
     Quiesced {
-        /// Which fork this answers.
+        /// Fork that this answers.
         fork: ForkId,
         /// The reason, if user code could not be stopped; it then runs on.
         failed: Option<String>,
@@ -263,7 +263,7 @@ pub enum ToHost {
     ExecOutput {
         /// The command.
         session: Session,
-        /// Where to.
+        /// Destination.
         stream: Stream,
         /// Bytes of output: [`CHUNK`] at most, never none.
         #[serde(with = "serde_bytes")]
@@ -375,13 +375,13 @@ pub enum Ask {
     /// Wait until every clone of the ticket has ended, and use the ticket up.
     /// Answered by [`Answer::Joined`].
     Join {
-        /// Which ticket.
+        /// Ticket that is meant.
         ticket: TicketId,
     },
     /// End every clone of the ticket now, and use the ticket up.
     /// Answered by [`Answer::Killed`].
     Kill {
-        /// Which ticket.
+        /// Ticket that is meant.
         ticket: TicketId,
     },
     /// Wait until this VM is a clone, by whatever request. The agent
@@ -397,14 +397,14 @@ pub enum Ask {
     /// Clone a checkpoint that a guest of the family took; the clones belong to
     /// the ticket. Answered [`Answer::Cloned`], in the caller alone.
     CreateClones {
-        /// Which checkpoint.
+        /// Checkpoint that is meant.
         checkpoint: VmId,
         /// Ticket that was granted.
         ticket: TicketId,
     },
     /// Forget a checkpoint; clones it has live on. Answered [`Answer::Dropped`].
     DropCheckpoint {
-        /// Which.
+        /// Checkpoint that is meant.
         checkpoint: VmId,
     },
     /// Each clone will read other pages of this memory of the caller's. The

@@ -4,7 +4,7 @@ use crate::{Decoder, EncodeError, FrameError, encode};
 use serde::{Serialize, de::DeserializeOwned};
 use std::io::{self, Read, Write};
 
-/// Why no message could be read.
+/// Reason why no message could be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReadError {

@@ -33,7 +33,7 @@ impl Image {
         read.is_ok() && one == two
     }
 
-    /// Where a page of data is: the layer, and its number there.
+    /// Returns the place of a page of data: the layer, and its number there.
     fn place(&self, entry: Entry) -> Option<(*const (), u32)> {
         match entry {
             Entry::Zero => None,

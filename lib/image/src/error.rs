@@ -4,7 +4,7 @@ use crate::{Checksum, Slot};
 use forkyard_types::{ImageId, PageCount, PageNo};
 use std::io;
 
-/// Why a layer could not be opened, written or read.
+/// Reason why a layer could not be opened, written or read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImageError {

@@ -55,7 +55,7 @@ impl Slot {
     }
 }
 
-/// Which image a layer makes, and over which one it lies.
+/// Image that a layer makes, and the one that it lies over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lineage {
     /// The image.
@@ -97,7 +97,7 @@ pub(crate) struct Packed {
 /// Pages compressed as one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Chunk {
-    /// Where it starts, counted from the first byte after the slots.
+    /// First byte, counted from the first byte after the slots.
     pub offset: u64,
     pub bytes: u32,
     pub pages: u32,

@@ -79,7 +79,7 @@ impl Image {
         })))
     }
 
-    /// Which image it is, and over which its topmost layer lies.
+    /// Returns the image that it is, and the one that its topmost layer lies over.
     pub fn lineage(&self) -> Lineage {
         self.0.lineage
     }

@@ -1,4 +1,4 @@
-//! Where each page of a layer is: sorted extents, a checksum a page of data,
+//! Places of a layer's pages: sorted extents, a checksum a page of data,
 //! and the chunks that packed pages are in.
 //!
 //! The one place that says what a valid index is; both the writer and the
@@ -10,10 +10,10 @@ use crate::format::{
 use crate::{Checksum, Flaw, Slot};
 use forkyard_types::{PageCount, PageNo};
 
-/// Which of a layer's pages of data, counted in the order of their pages.
+/// Number of one of a layer's pages of data, counted in the order of their pages.
 pub(crate) type Nth = u32;
 
-/// Where a page of data is in its file.
+/// Place of a page of data in its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Place {
     /// In a slot of its own.
@@ -144,7 +144,7 @@ impl Index {
         self.checksums.get(usize::try_from(nth).ok()?).copied()
     }
 
-    /// Where the nth page of data is, and how many follow it there, itself
+    /// Returns where the nth page of data is, and how many follow it there, itself
     /// among them.
     pub fn place(&self, nth: Nth) -> Option<(Place, u64)> {
         // Extents without data start where the next one does: the last that

@@ -80,7 +80,7 @@ impl Layer {
         })
     }
 
-    /// Which image it makes.
+    /// Returns the image that it makes.
     pub fn lineage(&self) -> Lineage {
         self.header.lineage
     }
@@ -95,7 +95,7 @@ impl Layer {
         self.index.data_pages()
     }
 
-    /// Where its data is.
+    /// Returns the place of its data.
     pub fn holdings(&self) -> Holdings {
         *self.holdings.get_or_init(|| self.count())
     }

@@ -1,4 +1,4 @@
-//! Which layer of an image has a page: looked up at once, however many layers
+//! Layers of an image by page: looked up at once, however many layers
 //! there are.
 //!
 //! A tree of fixed depth over the page numbers, shared between an image and the

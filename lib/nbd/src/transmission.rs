@@ -38,7 +38,7 @@ pub struct Request<'a> {
 pub enum Command<'a> {
     /// Read bytes.
     Read {
-        /// Which.
+        /// Range of bytes.
         range: Range,
         /// Form of the reply.
         fragments: Fragments,
@@ -49,23 +49,23 @@ pub enum Command<'a> {
         offset: u64,
         /// Content.
         data: &'a [u8],
-        /// When to answer.
+        /// Durability before which no answer is given.
         durability: Durability,
     },
     /// Make durable every write answered so far.
     Flush,
     /// Discard bytes; they may read as anything, and here as zero.
     Trim {
-        /// Which.
+        /// Range of bytes.
         range: Range,
-        /// When to answer.
+        /// Durability before which no answer is given.
         durability: Durability,
     },
     /// Have bytes read as zero.
     WriteZeroes {
-        /// Which.
+        /// Range of bytes.
         range: Range,
-        /// When to answer.
+        /// Durability before which no answer is given.
         durability: Durability,
         /// Limits on how.
         zeroing: Zeroing,
@@ -74,7 +74,7 @@ pub enum Command<'a> {
     Cache(Range),
     /// Tell which bytes are allocated.
     BlockStatus {
-        /// Which.
+        /// Range of bytes.
         range: Range,
         /// Extents to report of it.
         extents: Extents,

@@ -1,10 +1,10 @@
-//! Why a network could not be made as wanted.
+//! Reasons why a network could not be made as wanted.
 
 use forkyard_types::Publish;
 use nftables::helper::NftablesError;
 use std::io;
 
-/// Why a network could not be made as wanted.
+/// Reason why a network could not be made as wanted.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum NetworkError {
@@ -89,7 +89,7 @@ pub enum NetworkError {
     /// The rules of this program make no sense to it.
     #[error("the firewall rules cannot be read")]
     Rules {
-        /// Where.
+        /// Error of the parser, with its place.
         source: serde_json::Error,
     },
     /// `nft` could not be run.

@@ -427,7 +427,7 @@ fn prefix(network: Ipv4Addr, length: u8) -> Value {
     json!({"prefix": {"addr": network, "len": length}})
 }
 
-/// Where packets have the other end of a connection that is opened from here.
+/// Fields of a packet that hold the other end of a connection that is opened from here.
 struct Way {
     opens: bool,
     address: &'static str,

@@ -1,4 +1,4 @@
-//! Which of a family's places are on which host: a pure function of what each host
+//! Hosts of a family's places: a pure function of what each host
 //! was lent.
 
 use crate::Subnet;

@@ -211,7 +211,7 @@ fn entry(tunnel: u32, mac: Mac) -> NeighbourMessage {
     message
 }
 
-/// Which MAC a bridge says that an address has. It stays when the place does not, and
+/// Builds the message that tells a bridge the MAC of an address. It stays when the place does not, and
 /// goes with the bridge: an address has one MAC, wherever it is.
 fn neighbour(bridge: u32, address: Address) -> NeighbourMessage {
     let mut message = NeighbourMessage::default();

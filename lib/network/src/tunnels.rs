@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 const RULES: &str = include_str!("tunnels.nft");
 pub(crate) const TABLE: &str = "forkyard_tunnels";
 const PLACES: &str = "places";
-/// Where tunnels end, on every host: what IANA gave VXLAN.
+/// Port at which tunnels end, on every host: what IANA gave VXLAN.
 pub(crate) const PORT: u16 = 4789;
 /// First number of families' networks, on every host alike. The
 /// highest twelve bits are in the rules.

@@ -20,8 +20,8 @@ pub use node::{Fence, Node, Ready};
 pub use peers::{Nodes, PeersFile};
 pub use tenants::Rooms;
 
-/// Where a host has another one make clones.
+/// Path at which a host has another one make clones.
 pub const CLONES: &str = "/v1/peer/clones";
 
-/// Where a host has a VM move to another one.
+/// Path at which a host has a VM move to another one.
 pub const MIGRATIONS: &str = "/v1/peer/migrations";

@@ -28,7 +28,7 @@ const REPORT: Duration = Duration::from_secs(1);
 const TOLD: Duration = Duration::from_secs(3);
 /// Time between looks of a fenced node for VMs to hold still.
 const LOOK: Duration = Duration::from_secs(1);
-/// Which VMs a fence holds still, in the cluster's folder.
+/// File in the cluster's folder that lists the VMs that a fence holds still.
 const HELD: &str = "held-still.json";
 
 /// Treatment of a node's VMs while it has lost its lease.

@@ -84,7 +84,7 @@ struct Entry {
     token: TokenSecret,
     #[serde(default)]
     trust: Option<String>,
-    /// Where it serves pages, for guests not to reach.
+    /// Address at which it serves pages, for guests not to reach.
     #[serde(default)]
     pages: Option<SocketAddr>,
 }
@@ -98,7 +98,7 @@ pub struct Nodes(pub Cluster);
 struct Daemon {
     name: String,
     client: Client,
-    /// Which knows whose a family is.
+    /// Cluster, which knows whose a family is.
     cluster: Option<Cluster>,
     /// On which steps of migrations go, one after the other.
     line: tokio::sync::Mutex<Line>,
@@ -124,7 +124,7 @@ impl PeersFile {
         Ok(places.collect())
     }
 
-    /// Where peers serve pages, as far as the file says so.
+    /// Returns the addresses at which peers serve pages, as far as the file says so.
     pub fn pages(&self) -> Result<Vec<SocketAddr>, ApiError> {
         let known = self.read()?;
         let pages = known.listing.peer.values().filter_map(|entry| entry.pages);

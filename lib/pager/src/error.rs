@@ -4,7 +4,7 @@ use crate::{InheritError, Refusal};
 use std::io;
 use std::path::PathBuf;
 
-/// Why a call to the pager failed.
+/// Reason why a call to the pager failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PagerError {
@@ -57,7 +57,7 @@ impl PagerError {
     }
 }
 
-/// Why a pager could not start.
+/// Reason why a pager could not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StartError {

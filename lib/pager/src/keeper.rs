@@ -92,7 +92,7 @@ impl Programs {
     }
 }
 
-/// Which of the things kept.
+/// Key of a thing that is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum Key {
@@ -191,7 +191,7 @@ fn start(programs: &Programs) -> io::Result<(UnixStream, Child)> {
     }
 }
 
-/// Why a pager is not there any more.
+/// Reason why a pager is not there any more.
 enum After {
     Farewell,
     Next(PathBuf),
@@ -260,7 +260,7 @@ impl Attempts {
     }
 }
 
-/// When to give up.
+/// Times of deaths, by which it is given up.
 #[derive(Debug, Default)]
 struct Deaths(VecDeque<Instant>);
 

@@ -1,4 +1,4 @@
-//! Which image is most like another.
+//! Search for the image that is most like another.
 //!
 //! Two forks of one VM make two images that no lineage connects, though most of
 //! their pages are the same: what was learnt of the first holds for the

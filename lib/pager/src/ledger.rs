@@ -35,7 +35,7 @@ pub(crate) struct Inheritance<W> {
     pub control: Option<OwnedFd>,
 }
 
-/// Why nothing could be taken over.
+/// Reason why nothing could be taken over.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum InheritError {

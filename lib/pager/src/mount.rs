@@ -15,7 +15,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::thread;
 
-/// Where connections to the kernel come from.
+/// Device that opens connections to the kernel.
 const DEVICE: &str = "/dev/fuse";
 /// Version of the protocol in which a connection that is taken over goes on.
 const VERSION: (u32, u32) = (7, 40);

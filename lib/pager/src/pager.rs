@@ -39,7 +39,7 @@ pub struct Ender {
     control: Arc<Control>,
 }
 
-/// Where a pager is and what it does there.
+/// Paths and options of a pager.
 #[derive(Clone, Debug)]
 pub struct Setup {
     /// The directory to mount at.

@@ -109,7 +109,7 @@ pub struct Arrival {
     pub alive: bool,
     /// True if it is an image like any other now, independent of other hosts.
     pub settled: bool,
-    /// Where they come from; none if none is away, or the pager that knew has ended.
+    /// Source of those; none if none is away, or the pager that knew has ended.
     pub from: Option<SocketAddr>,
     /// The first of those that will not come any more: page and number.
     pub lost: Vec<(PageNo, PageCount)>,
@@ -449,7 +449,7 @@ fn refuse(Waiting { span, read }: Waiting, why: &str) {
     read.reply.error(Errno::EIO);
 }
 
-/// Where it listens, if that is what is wanted.
+/// Returns the address at which it listens, if that is the one that is wanted.
 fn listens_at(server: &Server, wanted: SocketAddr) -> Result<SocketAddr, Refusal> {
     let at = server.address();
     match at.ip() == wanted.ip() && [0, at.port()].contains(&wanted.port()) {

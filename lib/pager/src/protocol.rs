@@ -98,20 +98,20 @@ pub(crate) enum Request {
     },
     /// List the traffic between this host and others.
     Links,
-    /// Which pages of an image read otherwise than another's.
+    /// List the pages of an image that read otherwise than another's.
     Changes {
         image: ImageId,
         since: ImageId,
     },
-    /// Which pages of an image are as if drawn.
+    /// List the pages of an image that are as if drawn.
     Noise {
         image: ImageId,
     },
-    /// Which pages of an image its clones are expected to want.
+    /// List the pages of an image that its clones are expected to want.
     Expected {
         image: ImageId,
     },
-    /// Which pages of an image clones here have touched.
+    /// List the pages of an image that clones here have touched.
     Touched {
         image: ImageId,
     },
@@ -238,7 +238,7 @@ pub struct Fetching {
     pub pages: PageCount,
     /// Key of the family.
     pub key: PeerKey,
-    /// Where the pager that has it listens.
+    /// Address at which the pager that has it listens.
     pub server: SocketAddr,
     /// Our address on the way there.
     pub local: IpAddr,
@@ -255,7 +255,7 @@ pub struct Fetching {
     pub over: Option<Over>,
 }
 
-/// When a pager should end.
+/// Condition under which a pager ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Shutdown {
@@ -265,7 +265,7 @@ pub enum Shutdown {
     Now,
 }
 
-/// Why the pager did not do what it was asked.
+/// Reason why the pager did not do what it was asked.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]

@@ -1,4 +1,4 @@
-//! Where this host gets its Debian packages from.
+//! Sources of this host's Debian packages.
 //!
 //! A host's own sources are the ones that work on it: a mirror nearby, a
 //! frozen snapshot, a proxy. Of them, only Debian's own for the suite wanted
@@ -14,7 +14,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where apt keeps its configuration.
+/// Folder of apt's configuration.
 const ETC_APT: &str = "/etc/apt";
 
 /// One source in apt's one-line form, `deb [options] uri suite components`.

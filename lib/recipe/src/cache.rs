@@ -1,4 +1,4 @@
-//! Where finished things are kept, and how several builders share the place.
+//! Folder of finished things, and how several builders share it.
 //!
 //! ```text
 //! DIR/images/NAME-KEY.raw     disks
@@ -43,14 +43,14 @@ pub struct ImageFile {
     pub name: String,
     /// Key of its inputs.
     pub key: Key,
-    /// Where it is.
+    /// Path.
     pub path: PathBuf,
     /// Size of the disk as the guest sees it; the file has holes.
     pub size: ByteCount,
 }
 
 impl Cache {
-    /// Where the daemon keeps its cache unless told otherwise.
+    /// Folder of the daemon's cache unless told otherwise.
     pub const DEFAULT_DIR: &str = "/var/cache/forkyard";
 
     /// The cache in `dir`, which is made when something is built.
@@ -249,7 +249,7 @@ impl Workplace {
         Ok(Self { dir, lock })
     }
 
-    /// Where to build.
+    /// Returns the folder to build in.
     pub(crate) fn dir(&self) -> &Path {
         &self.dir
     }

@@ -3,7 +3,7 @@
 use crate::modules::ModuleError;
 use std::{io, path::PathBuf};
 
-/// Why a recipe could not be used. Always the mistake of its author.
+/// Reason why a recipe could not be used. Always the mistake of its author.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RecipeError {
@@ -35,7 +35,7 @@ pub enum RecipeError {
     },
 }
 
-/// Why something could not be built or found in the cache.
+/// Reason why something could not be built or found in the cache.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -83,7 +83,7 @@ pub enum BuildError {
     /// The thing to boot is a folder, a device or the like.
     #[error("{} is no file that can be booted", path.display())]
     NoFile {
-        /// Where it is.
+        /// Path.
         path: PathBuf,
     },
     /// A VM cannot boot from that kernel.

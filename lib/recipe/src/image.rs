@@ -218,7 +218,7 @@ fn link_applets(path: &Path, root: &Path, progress: Progress<'_>) -> Result<(), 
     Ok(())
 }
 
-/// Where `path` is, with nothing there any more: writing through a link that a
+/// Returns where `path` is, with nothing there any more: writing through a link that a
 /// package left would end up elsewhere.
 fn clear(root: &Path, path: &Path) -> io::Result<PathBuf> {
     let place = inside::place(root, path)?;

@@ -89,7 +89,7 @@ pub enum Source {
     Oci {
         /// Size of the disk; made up from what is in the image if absent.
         size: Option<ByteCount>,
-        /// When its entry point is run.
+        /// Condition under which its entry point is run.
         start: Start,
     },
 }

@@ -31,7 +31,7 @@ const BUILDER: &str = "kernel 1";
 /// Raised whenever other modules are wanted.
 pub(crate) const WANTS: u32 = 2;
 
-/// Which kernel to boot.
+/// Kernel to boot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KernelChoice {
     /// Debian's kernel for clouds.
@@ -249,7 +249,7 @@ fn gather(tree: &Path, dir: &Path, progress: Progress<'_>) -> Result<Fetched, Bu
     })
 }
 
-/// Where a kernel's modules are.
+/// Index of a kernel's modules.
 #[derive(Debug)]
 struct Index {
     files: BTreeMap<String, PathBuf>,

@@ -1,4 +1,4 @@
-//! Which of a kernel's modules a guest needs, and in what order they load.
+//! Modules of a kernel that a guest needs, and the order in which they load.
 //!
 //! Worked out from what each module says of itself, the `.modinfo` section, so
 //! that neither depmod in here nor modprobe in the guest is needed.
@@ -23,7 +23,7 @@ pub(crate) const WANTED: [&str; 9] = [
     "udp_diag",
 ];
 
-/// Why modules make no set that can be loaded.
+/// Reason why modules make no set that can be loaded.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModuleError {
@@ -55,7 +55,7 @@ pub enum ModuleError {
     },
 }
 
-/// Where a kernel has the code of one name.
+/// Place at which a kernel has the code of one name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Found {
     /// In the kernel proper: nothing to load.

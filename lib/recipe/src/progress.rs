@@ -12,6 +12,6 @@ pub enum Event<'a> {
     Output(&'a str),
 }
 
-/// Where events go. Called on the thread that builds; whatever it does, the
+/// Receiver of events. Called on the thread that builds; whatever it does, the
 /// build waits for.
 pub(crate) type Progress<'a> = &'a mut dyn FnMut(Event<'_>);

@@ -1,4 +1,4 @@
-//! Which blocks are sent ahead, where, and why.
+//! Choice of blocks to be sent ahead, and of their destinations.
 //!
 //! The Supercloud's law: a block that was read `fr` times and written `fw` times has the priority
 //! `K · fr/fw + fr` if `fr/fw ≥ S`, and is not sent otherwise, nor if it was never written.
@@ -93,7 +93,7 @@ pub struct Send {
     pub to: SiteId,
 }
 
-/// Why a block was sent, or was not.
+/// Reason why a block was sent, or was not.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Decision {
     /// Sent in this version, for that priority.

@@ -7,7 +7,7 @@
 //!   +-- the simulator here, or a dispatcher of real threads
 //! ```
 //!
-//! A policy is a [`Scheduler`]; [`Policy::build`] makes one by name. It decides
+//! A policy is a [`Scheduler`]; [`build`] makes one by name. It decides
 //! and does nothing: it opens no file, reads no clock, and answers the same to
 //! the same calls. Engines own time and carry decisions out.
 
@@ -26,8 +26,9 @@ pub mod tree;
 mod units;
 mod world;
 
-pub use params::{Extra, Parallel, Params, Refused, Reservation, USUAL_WEIGHT, Warp};
-pub use policy::{Knobs, Migration, Policy, PolicyError};
+pub use forkyard_types::{Parallel, SchedPolicy as Policy};
+pub use params::{Extra, Params, Refused, Reservation, USUAL_WEIGHT, Warp};
+pub use policy::{Knobs, Migration, PolicyError, build};
 pub use scheduler::{Dump, Move, Orders, Pick, QueueDump, Ran, Scheduler, TICK, Then};
 pub use units::{CpuId, CpuSet, DomainId, Nanos, NoTime, VcpuId, round};
 pub use world::{CpuView, DomainView, State, VcpuView, World};

@@ -2,22 +2,11 @@
 //! rule for, and the rest is nothing to it.
 
 use crate::units::Nanos;
+use forkyard_types::Parallel;
 use serde::{Deserialize, Serialize};
 
 /// Weight of a domain of which nothing was said.
 pub const USUAL_WEIGHT: u32 = 256;
-
-/// Relation of a domain's vCPUs: whether they work on one thing and wait for
-/// each other.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Parallel {
-    /// They do: worth keeping together.
-    Yes,
-    /// Not known to.
-    #[default]
-    No,
-}
 
 /// So much time in every period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -84,7 +73,7 @@ impl Default for Params {
     }
 }
 
-/// Why parameters are refused.
+/// Reason why parameters are refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refused {

@@ -11,7 +11,7 @@ use crate::{
 };
 use std::fmt;
 
-/// Why a vCPU enters a queue.
+/// Reason why a vCPU enters a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
     /// The vCPU slept.

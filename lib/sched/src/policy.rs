@@ -21,38 +21,8 @@ use crate::{
     scheduler::Scheduler,
     speed::{Speed, SpeedKnobs},
 };
+use forkyard_types::SchedPolicy as Policy;
 use serde::{Deserialize, Serialize};
-use std::{fmt, str::FromStr};
-
-/// A policy's name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
-pub enum Policy {
-    /// Round robin.
-    Rr,
-    /// Borrowed virtual time.
-    Bvt,
-    /// Reservations, none beyond what there is.
-    Atropos,
-    /// Simple earliest deadline first.
-    Sedf,
-    /// Credit.
-    Credit,
-    /// Credit2.
-    Credit2,
-    /// The host's default.
-    Cfs,
-    /// The default with siblings apart.
-    Balance,
-    /// Gangs that any vCPU starts.
-    Procco,
-    /// Gangs that CPU 0 starts.
-    Cpuco,
-    /// Self-boosted co-scheduling.
-    Sbco,
-    /// Speed balancing.
-    Speed,
-}
 
 /// Means by which idle and short-queued CPUs get work, where a policy lets one
 /// choose.
@@ -89,15 +59,10 @@ pub struct Knobs {
     pub migration: Migration,
 }
 
-/// Why a policy cannot be made.
+/// Reason why a policy cannot be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum PolicyError {
-    /// There is no policy of this name.
-    #[error(
-        "no such policy: choose one of rr, bvt, atropos, sedf, credit, credit2, cfs, balance, procco, cpuco, sbco, speed"
-    )]
-    Unknown,
     /// Speed balancing needs queues to balance.
     #[error(
         "speed cannot balance {0}: choose a policy whose CPUs have queues of their own and may exchange vCPUs"
@@ -105,134 +70,88 @@ pub enum PolicyError {
     NotOver(Policy),
 }
 
-impl Policy {
-    /// All of them.
-    pub const ALL: [Self; 12] = [
-        Self::Rr,
-        Self::Bvt,
-        Self::Atropos,
-        Self::Sedf,
-        Self::Credit,
-        Self::Credit2,
-        Self::Cfs,
-        Self::Balance,
-        Self::Procco,
-        Self::Cpuco,
-        Self::Sbco,
-        Self::Speed,
-    ];
-
-    /// Returns the name.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Rr => "rr",
-            Self::Bvt => "bvt",
-            Self::Atropos => "atropos",
-            Self::Sedf => "sedf",
-            Self::Credit => "credit",
-            Self::Credit2 => "credit2",
-            Self::Cfs => "cfs",
-            Self::Balance => "balance",
-            Self::Procco => "procco",
-            Self::Cpuco => "cpuco",
-            Self::Sbco => "sbco",
-            Self::Speed => "speed",
+/// Makes a policy for so many CPUs.
+pub fn build(
+    policy: Policy,
+    cpus: usize,
+    knobs: &Knobs,
+) -> Result<Box<dyn Scheduler>, PolicyError> {
+    let cfs = || Box::new(Cfs::new(knobs.cfs)) as Box<dyn Rule>;
+    let anywhere = || Box::new(Anywhere) as Box<dyn Filter>;
+    let balance = || Box::new(Balance) as Box<dyn Filter>;
+    let plain = || Box::new(Plain) as Box<dyn Hook>;
+    let gang = |leader| Box::new(Gang::new(leader, cpus)) as Box<dyn Hook>;
+    let (rule, filter, hook, spread): (Box<dyn Rule>, _, _, _) = match policy {
+        Policy::Rr => (
+            Box::new(RoundRobin::default()),
+            anywhere(),
+            plain(),
+            Spread::Steal,
+        ),
+        Policy::Bvt => (Box::new(Bvt::default()), anywhere(), plain(), Spread::Steal),
+        Policy::Atropos => (
+            Box::new(Edf::new(Flavour::Atropos)),
+            anywhere(),
+            plain(),
+            Spread::Bound,
+        ),
+        Policy::Sedf => (
+            Box::new(Edf::new(Flavour::Sedf)),
+            anywhere(),
+            plain(),
+            Spread::Bound,
+        ),
+        Policy::Credit => (
+            Box::new(Credit::default()),
+            anywhere(),
+            plain(),
+            Spread::Steal,
+        ),
+        Policy::Credit2 => (
+            Box::new(Credit2::default()),
+            anywhere(),
+            plain(),
+            Spread::Stay,
+        ),
+        Policy::Cfs => (cfs(), anywhere(), plain(), Spread::Even),
+        Policy::Balance => (cfs(), balance(), plain(), Spread::Even),
+        Policy::Procco => (cfs(), balance(), gang(Leader::Anyone), Spread::Even),
+        Policy::Cpuco => (cfs(), balance(), gang(Leader::FirstCpu), Spread::Even),
+        Policy::Sbco => {
+            let hook = Box::new(Sbco::new(knobs.sbco, cpus)) as Box<dyn Hook>;
+            (cfs(), balance(), hook, Spread::Even)
         }
-    }
-
-    /// Makes it for so many CPUs.
-    pub fn build(self, cpus: usize, knobs: &Knobs) -> Result<Box<dyn Scheduler>, PolicyError> {
-        let cfs = || Box::new(Cfs::new(knobs.cfs)) as Box<dyn Rule>;
-        let anywhere = || Box::new(Anywhere) as Box<dyn Filter>;
-        let balance = || Box::new(Balance) as Box<dyn Filter>;
-        let plain = || Box::new(Plain) as Box<dyn Hook>;
-        let gang = |leader| Box::new(Gang::new(leader, cpus)) as Box<dyn Hook>;
-        let (rule, filter, hook, spread): (Box<dyn Rule>, _, _, _) = match self {
-            Self::Rr => (
-                Box::new(RoundRobin::default()),
-                anywhere(),
-                plain(),
-                Spread::Steal,
-            ),
-            Self::Bvt => (Box::new(Bvt::default()), anywhere(), plain(), Spread::Steal),
-            Self::Atropos => (
-                Box::new(Edf::new(Flavour::Atropos)),
-                anywhere(),
-                plain(),
-                Spread::Bound,
-            ),
-            Self::Sedf => (
-                Box::new(Edf::new(Flavour::Sedf)),
-                anywhere(),
-                plain(),
-                Spread::Bound,
-            ),
-            Self::Credit => (
-                Box::new(Credit::default()),
-                anywhere(),
-                plain(),
-                Spread::Steal,
-            ),
-            Self::Credit2 => (
-                Box::new(Credit2::default()),
-                anywhere(),
-                plain(),
-                Spread::Stay,
-            ),
-            Self::Cfs => (cfs(), anywhere(), plain(), Spread::Even),
-            Self::Balance => (cfs(), balance(), plain(), Spread::Even),
-            Self::Procco => (cfs(), balance(), gang(Leader::Anyone), Spread::Even),
-            Self::Cpuco => (cfs(), balance(), gang(Leader::FirstCpu), Spread::Even),
-            Self::Sbco => {
-                let hook = Box::new(Sbco::new(knobs.sbco, cpus)) as Box<dyn Hook>;
-                (cfs(), balance(), hook, Spread::Even)
-            }
-            Self::Speed => {
-                let over = knobs.over.unwrap_or(Self::Credit);
-                match over {
-                    Self::Speed | Self::Credit2 | Self::Atropos | Self::Sedf => {
-                        return Err(PolicyError::NotOver(over));
-                    }
-                    Self::Rr
-                    | Self::Bvt
-                    | Self::Credit
-                    | Self::Cfs
-                    | Self::Balance
-                    | Self::Procco
-                    | Self::Cpuco
-                    | Self::Sbco => {}
+        Policy::Speed => {
+            let over = knobs.over.unwrap_or(Policy::Credit);
+            match over {
+                Policy::Speed | Policy::Credit2 | Policy::Atropos | Policy::Sedf => {
+                    return Err(PolicyError::NotOver(over));
                 }
-                let inner = over.build(cpus, knobs)?;
-                return Ok(Box::new(Speed::new(inner, knobs.speed, cpus)));
+                Policy::Rr
+                | Policy::Bvt
+                | Policy::Credit
+                | Policy::Cfs
+                | Policy::Balance
+                | Policy::Procco
+                | Policy::Cpuco
+                | Policy::Sbco => {}
             }
-        };
-        let spread = match (knobs.migration, spread) {
-            (Migration::Usual, usual) | (_, usual @ Spread::Bound) => usual,
-            (Migration::Steal, _) => Spread::Steal,
-            (Migration::Even, _) => Spread::Even,
-            (Migration::Stay, _) => Spread::Stay,
-        };
-        let parts = (rule, filter, hook);
-        Ok(Box::new(Composite::new(
-            self.name(),
-            parts,
-            spread,
-            cpus,
-            knobs.seed,
-        )))
-    }
-}
-
-impl fmt::Display for Policy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.pad(self.name())
-    }
-}
-
-impl FromStr for Policy {
-    type Err = PolicyError;
-    fn from_str(name: &str) -> Result<Self, PolicyError> {
-        let found = Self::ALL.into_iter().find(|policy| policy.name() == name);
-        found.ok_or(PolicyError::Unknown)
-    }
+            let inner = build(over, cpus, knobs)?;
+            return Ok(Box::new(Speed::new(inner, knobs.speed, cpus)));
+        }
+    };
+    let spread = match (knobs.migration, spread) {
+        (Migration::Usual, usual) | (_, usual @ Spread::Bound) => usual,
+        (Migration::Steal, _) => Spread::Steal,
+        (Migration::Even, _) => Spread::Even,
+        (Migration::Stay, _) => Spread::Stay,
+    };
+    let parts = (rule, filter, hook);
+    Ok(Box::new(Composite::new(
+        policy.name(),
+        parts,
+        spread,
+        cpus,
+        knobs.seed,
+    )))
 }

@@ -27,7 +27,7 @@ pub enum Place {
         major: i64,
         /// Second key, among equals of the first.
         minor: i64,
-        /// When its order must be looked at again.
+        /// Time at which its order must be looked at again.
         until: Option<Nanos>,
     },
     /// The vCPU may not run before this instant.

@@ -47,7 +47,7 @@ pub struct Ran {
 pub struct Pick {
     /// vCPU to run; none if the CPU is to idle.
     pub vcpu: Option<VcpuId>,
-    /// When `do_schedule` is to be called at the latest, from now.
+    /// Time from now in which `do_schedule` is to be called at the latest.
     pub slice: Nanos,
 }
 

@@ -19,11 +19,12 @@
 //! are ticks here, so that all measure the same intervals.
 
 use crate::{
-    params::{Parallel, Params, Refused},
+    params::{Params, Refused},
     scheduler::{Dump, Orders, Pick, Ran, Scheduler},
     units::{CpuId, DomainId, Nanos, VcpuId},
     world::{State, World},
 };
+use forkyard_types::Parallel;
 use serde::{Deserialize, Serialize};
 
 /// Constants of the rule.

@@ -29,7 +29,7 @@ use std::{
 };
 use tokio::time::sleep;
 
-/// Where a host that was invited asks to be let in.
+/// Path at which a host that was invited asks to be let in.
 pub const JOIN: &str = "/v1/join";
 
 /// Time after which a client may find a place again.

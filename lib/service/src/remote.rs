@@ -30,7 +30,7 @@ pub const FAREWELL: Duration = Duration::from_secs(5);
 /// Before trying again where no connection can be accepted.
 const BREATH: Duration = Duration::from_millis(200);
 
-/// Where the API is served over the network.
+/// Listener of the API on the network.
 #[derive(Debug)]
 pub struct Remote {
     /// Socket that accepts connections.

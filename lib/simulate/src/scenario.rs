@@ -13,7 +13,7 @@ use serde::Deserialize;
 pub struct Scenario {
     /// Title of the scenario.
     pub title: String,
-    /// Where it comes from, and what to heed when reading it.
+    /// Origin, and what to heed when reading it.
     #[serde(default)]
     pub notes: String,
     /// Policies to run; the first is what the others are compared with.
@@ -101,7 +101,7 @@ pub struct Paper {
     pub value: String,
 }
 
-/// Why a scenario cannot be run.
+/// Reason why a scenario cannot be run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ScenarioError {
@@ -117,11 +117,11 @@ pub enum ScenarioError {
     /// A case makes no sense.
     #[error("cannot simulate the case {case:?} under {policy}")]
     Case {
-        /// Which.
+        /// Name of the case.
         case: String,
         /// The policy.
         policy: Policy,
-        /// Why.
+        /// Cause.
         source: SetupError,
     },
 }

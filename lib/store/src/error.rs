@@ -1,8 +1,8 @@
-//! Why the records cannot be used.
+//! Reasons why the records cannot be used.
 
 use std::path::PathBuf;
 
-/// Why the records cannot be used.
+/// Reason why the records cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StoreError {
@@ -11,7 +11,7 @@ pub enum StoreError {
     Open {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: rusqlite::Error,
     },
     /// Others may read the file, and cannot be kept from it.
@@ -39,7 +39,7 @@ pub enum StoreError {
     Access {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// Cause.
         source: rusqlite::Error,
     },
     /// The log of the records does not reach the disk.

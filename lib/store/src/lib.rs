@@ -8,6 +8,7 @@
 //! at a time: the caller holds the lock of the host's folder.
 
 mod abroad;
+mod agent;
 mod closed;
 mod copies;
 mod error;

@@ -7,7 +7,7 @@ use crate::{
 use forkyard_types::{ForkId, VmId, VmView};
 use rusqlite::{OptionalExtension, params};
 
-/// Where a VM may run.
+/// Host on which a VM may run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Moving {
     /// The other host, as it is called here.

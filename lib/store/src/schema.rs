@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use std::path::Path;
 
 /// One step a version; never edited once released.
-const STEPS: [&str; 22] = [
+const STEPS: [&str; 23] = [
     "
     CREATE TABLE family (
         id TEXT PRIMARY KEY NOT NULL,
@@ -180,7 +180,18 @@ const STEPS: [&str; 22] = [
     "ALTER TABLE moving ADD COLUMN was_paused INTEGER NOT NULL DEFAULT 0;",
     // The CPU that a VM may have at most.
     "ALTER TABLE vm ADD COLUMN cpu TEXT NOT NULL DEFAULT 'null';",
+    // The version of their messages that the agents in checkpoints speak.
+    "
+    CREATE TABLE agent (
+        vm TEXT PRIMARY KEY NOT NULL REFERENCES vm(id) ON DELETE CASCADE,
+        version INTEGER NOT NULL
+    ) STRICT;
+",
 ];
+
+/// Number of the last step of daemons whose guests all speak an earlier version of the messages
+/// than those of the daemons that recorded it first.
+const BEFORE_AGENTS: usize = 17;
 
 pub fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {
     let failed = |source| StoreError::Access {
@@ -225,6 +236,11 @@ pub fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreErro
         transaction
             .pragma_update(None, "user_version", version)
             .map_err(failed)?;
+        if version == known && (1..=BEFORE_AGENTS).contains(&done) {
+            transaction
+                .execute_batch("INSERT INTO agent SELECT id, 0 FROM vm WHERE state = 'checkpoint'")
+                .map_err(failed)?;
+        }
         transaction.commit().map_err(failed)?;
     }
     Ok(())

@@ -35,7 +35,7 @@ pub struct Loan {
     pub family: FamilyId,
     /// Receiver, by its name here.
     pub peer: String,
-    /// Which.
+    /// Places.
     pub places: Range<u16>,
 }
 

@@ -1,8 +1,8 @@
-//! Why TLS cannot be set up.
+//! Reasons why TLS cannot be set up.
 
 use std::{io, path::PathBuf};
 
-/// Why TLS cannot be set up.
+/// Reason why TLS cannot be set up.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum TlsError {
@@ -13,7 +13,7 @@ pub enum TlsError {
         what: &'static str,
         /// The file.
         path: PathBuf,
-        /// Why it is not there.
+        /// Reason why it is not there.
         source: rustls::pki_types::pem::Error,
     },
     /// A file holds no certificate at all.

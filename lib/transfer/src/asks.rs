@@ -79,7 +79,7 @@ enum State {
 pub(crate) struct Collected {
     pub pages: u64,
     pub again: u64,
-    /// When what has taken too long twice or more was asked for last.
+    /// Time at which what has taken too long twice or more was asked for last.
     pub stuck: Option<Instant>,
 }
 
@@ -288,7 +288,7 @@ impl Asks {
             .or_else(|| fresh(&mut self.ahead, &self.open, Urgency::Ahead))
     }
 
-    /// When something has to be asked for; `None`: nothing is wanted.
+    /// Returns the time at which something has to be asked for; `None`: nothing is wanted.
     pub fn next_due(&self, now: Instant) -> Option<Instant> {
         if !self.waited.fresh.is_empty() || !self.ahead.fresh.is_empty() {
             return Some(now);

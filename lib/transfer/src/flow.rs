@@ -73,7 +73,7 @@ pub trait FlowControl: fmt::Debug + Send {
     fn lost(&mut self, mean: Rate, now: Instant);
 }
 
-/// Which law, and its bounds.
+/// Law, and its bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Law {
     /// [`PaperLaw`].
@@ -132,7 +132,7 @@ impl Bucket {
         }
     }
 
-    /// When the next packet may go: now, or later.
+    /// Returns the time at which the next packet may go: now, or later.
     pub fn ready(&mut self, rate: Rate, now: Instant) -> Option<Instant> {
         let passed = now.saturating_duration_since(self.at);
         self.at = self.at.max(now);

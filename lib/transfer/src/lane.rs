@@ -56,11 +56,11 @@ struct Pending {
     /// The next part to send, of so many; 1 is the page in one piece.
     part: u8,
     parts: u8,
-    /// Which of them.
+    /// Those of them that are wanted.
     wanted: Parts,
 }
 
-/// Why a page is sent.
+/// Reason why a page is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
     Asked(Urgency),
@@ -260,7 +260,7 @@ impl Lane {
         self.pending.is_some() || !self.queue.wanted.is_empty()
     }
 
-    /// When it may send: now, or later. That it has nothing to send for a moment is not
+    /// Returns when it may send: now, or later. That it has nothing to send for a moment is not
     /// running dry: of a client that asks for one page after the other it may be the rate that
     /// holds each of them up.
     pub fn ready(&mut self, now: Instant) -> Option<Instant> {

@@ -1,4 +1,4 @@
-//! Which requests for a page are repeats of one that was just answered.
+//! Requests for a page that are repeats of one that was just answered.
 //!
 //! Clones that start together run in lockstep and ask for the same pages at
 //! the same time (SnowFlock, 3.5): the first request is answered to all, and
@@ -44,7 +44,7 @@ const LEAST: Duration = Duration::from_millis(5);
 pub(crate) struct Asking {
     /// Highest packet that it has seen.
     pub seen: Seq,
-    /// Which parts of it.
+    /// Parts of it.
     pub parts: Parts,
     /// True if it does not ask for the first time.
     pub again: bool,
@@ -85,7 +85,7 @@ pub(crate) struct Recent {
     newest: Seq,
 }
 
-/// When a page was sent last, whole and in part.
+/// Times at which a page was sent last, whole and in part.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sent {
     whole: Option<Sending>,

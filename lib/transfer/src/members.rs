@@ -26,9 +26,9 @@ pub(crate) struct Member {
     pub knock: Knock,
     pub address: SocketAddr,
     pub seen: Replays,
-    /// When it was last heard.
+    /// Time at which it was last heard.
     pub heard: Instant,
-    /// When it was last told so.
+    /// Time at which it was last told so.
     pub told: Instant,
     pub report: Report,
     /// Number of the request that brought the report.
@@ -188,7 +188,7 @@ impl Members {
     }
 }
 
-/// Why a member's packet does not count.
+/// Reason why a member's packet does not count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Unheard {
     /// No such member, or not there.

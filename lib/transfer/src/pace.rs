@@ -47,7 +47,7 @@ pub(crate) struct Pace {
     last: Option<Share>,
     /// Time it is left out the next time.
     pause: Duration,
-    /// When it was let in again after it had been left out.
+    /// Time at which it was let in again after it had been left out.
     returned: Option<Instant>,
 }
 

@@ -77,7 +77,7 @@ pub enum Event {
     Gone(PageNo),
     /// No page will come any more. `waited` are those that are waited for.
     Lost {
-        /// Why.
+        /// Reason.
         why: Loss,
         /// In order.
         waited: Vec<PageNo>,
@@ -86,7 +86,7 @@ pub enum Event {
     Complete,
 }
 
-/// Why a server is lost.
+/// Reason why a server is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Loss {
@@ -109,7 +109,7 @@ pub enum Turn {
     Wait(Option<Instant>),
 }
 
-/// Which way a datagram came.
+/// Way by which a datagram came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Via {
     /// To this client alone.
@@ -142,7 +142,7 @@ pub struct Receiver {
     unpacker: Unpacker,
     /// Number of our next packet; never starts again.
     seq: Seq,
-    /// When something came that shows that the server hears us: what goes to a
+    /// Time at which something came that shows that the server hears us: what goes to a
     /// group says nothing of that.
     heard: Instant,
     events: VecDeque<Event>,
@@ -156,7 +156,7 @@ enum State {
         cookie: u64,
         due: Instant,
         pause: Duration,
-        /// When it knocked last.
+        /// Time at which it knocked last.
         sent: Option<Instant>,
     },
     Member(Box<Membership>),
@@ -238,7 +238,7 @@ impl Receiver {
         self.held.have.count()
     }
 
-    /// Why the server is lost, if it is.
+    /// Returns why the server is lost, if it is.
     pub fn lost(&self) -> Option<Loss> {
         match self.state {
             State::Lost(loss) => Some(loss),

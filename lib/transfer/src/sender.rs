@@ -48,7 +48,7 @@ const TOLD: Duration = Duration::from_millis(250);
 /// Between two changes of the group.
 const REGROUP: Duration = Duration::from_secs(5);
 
-/// Where a packet goes.
+/// Destination of a packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To {
     /// To one.
@@ -105,20 +105,20 @@ pub struct Sender {
 /// State that all members share but the lane.
 #[derive(Debug)]
 struct Room {
-    /// Which of the image's groups.
+    /// Number of the group among the image's.
     attempt: u8,
     regrouped: Instant,
     /// Packets of others that came to it.
     foreign: u32,
-    /// When the next sign is due.
+    /// Time at which the next sign is due.
     beacon: Instant,
-    /// When there was one.
+    /// Time of the last one.
     shown: Instant,
     /// Time from that one to the next.
     pause: Duration,
-    /// When the first member came.
+    /// Time at which the first member came.
     opened: Option<Instant>,
-    /// When a page was last asked for.
+    /// Time at which a page was last asked for.
     asked: Instant,
 }
 
@@ -145,7 +145,7 @@ enum Answers {
     One,
 }
 
-/// Which lane's turn it is.
+/// Lane whose turn it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Turn {
     Group,
@@ -475,7 +475,7 @@ impl Sender {
                 .is_some_and(|at| self.members.len() >= members || now >= at + patience)
     }
 
-    /// When something has to be done though nothing is asked.
+    /// Returns the time at which something has to be done though nothing is asked.
     fn timers(&self, pushing: bool) -> Option<Instant> {
         let expiry = self.members.next_expiry();
         let beacon = self

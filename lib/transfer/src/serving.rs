@@ -40,15 +40,15 @@ pub struct Serving {
     pub gather: (usize, Duration),
     /// Pages that each client reads for itself.
     pub disjoint: Vec<Run>,
-    /// Which repeats are ignored.
+    /// Window within which repeats are ignored.
     pub window: Window,
-    /// When the group is left alone.
+    /// Condition under which the group is left alone.
     pub end_game: EndGame,
     /// A member silent for so long is forgotten.
     pub patience: Duration,
 }
 
-/// When answers go to the member that asked only, because the others have the page.
+/// Condition under which answers go to the member that asked only, because the others have the page.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct EndGame {
     /// So many of a hundred pages of data have gone to the group.

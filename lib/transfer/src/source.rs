@@ -1,4 +1,4 @@
-//! Where a server's pages come from, and where a client's go.
+//! Sources of a server's pages, and sinks of a client's.
 
 use crate::codec::Page;
 use crate::pages::Run;
@@ -30,7 +30,7 @@ pub trait PageSource: Send {
     }
 }
 
-/// Where a client puts the pages that come. It is called on the client's own
+/// Receiver of the pages that come to a client. It is called on the client's own
 /// threads, which wait for it, and must not call the client.
 pub trait PageSink {
     /// A page that was not there before: asked for, or in advance. It may be kept back

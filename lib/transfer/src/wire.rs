@@ -100,7 +100,7 @@ pub struct Knock {
 /// A packet that is authentic.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Packet<'a> {
-    /// Which run of the server.
+    /// Run of the server.
     pub epoch: Epoch,
     /// Sequence number.
     pub seq: Seq,
@@ -164,20 +164,20 @@ pub struct Welcome {
     pub member: MemberId,
     /// Size of the image.
     pub pages: PageCount,
-    /// Where what is for all is sent.
+    /// Group that is sent what is for all.
     pub group: Option<Group>,
 }
 
 /// A group: its address follows from the image's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Group {
-    /// Which of the image's groups; at most 254.
+    /// Number of the group among the image's; at most 254.
     pub attempt: u8,
     /// Port of the group.
     pub port: u16,
 }
 
-/// Why bytes are no packet for us.
+/// Reason why bytes are no packet for us.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WireError {
@@ -198,7 +198,7 @@ pub enum WireError {
     Malformed,
 }
 
-/// Which image a packet claims to be about: tells which key to open it with.
+/// Reads the image that a packet claims to be about: it tells which key to open it with.
 pub fn channel(bytes: &[u8]) -> Result<Channel, WireError> {
     let mut fields = Fields(bytes);
     let [a, b, version, _] = fields.array().ok_or(WireError::Alien)?;

@@ -133,7 +133,7 @@ pub struct Probe {
 pub struct Verdict {
     /// The accelerator.
     pub accel: Accel,
-    /// Why, in words for the operator.
+    /// Reason, in words for the operator.
     pub why: String,
 }
 

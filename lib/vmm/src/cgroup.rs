@@ -173,7 +173,7 @@ fn is_absent(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(nix::libc::ENODEV)
 }
 
-/// Where cgroup v2 is mounted, as `mountinfo` has it.
+/// Finds where cgroup v2 is mounted, as `mountinfo` has it.
 fn find_v2(mountinfo: &str) -> Option<&Path> {
     mountinfo.lines().find_map(|line| {
         let (place, kind) = line.split_once(" - ")?;

@@ -1,4 +1,4 @@
-//! Which of its slices a QEMU writes to, and how it moves on to the next.
+//! Slice that a QEMU writes to, and how it moves on to the next.
 //!
 //! Slices are numbered as they are opened and never renumbered, so that the
 //! active one is always newer than those frozen below it.

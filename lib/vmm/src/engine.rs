@@ -186,7 +186,7 @@ pub trait Machine: fmt::Debug + Send + Sync {
     /// vCPUs must stand still.
     async fn save_descriptor(&self) -> Result<Vec<u8>, VmmError>;
 
-    /// Where the guest's memory lies in the address space of the process.
+    /// Finds the guest's memory in the address space of the process.
     async fn ram(&self) -> Result<Region, VmmError>;
 
     /// Returns the userfault descriptor by which the kernel notes which pages

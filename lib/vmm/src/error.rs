@@ -1,10 +1,10 @@
-//! Why a machine could not do what was asked of it.
+//! Reasons why a machine could not do what was asked of it.
 
 use crate::{ProcessId, RunState};
 use qapi::ErrorClass;
 use std::{io, path::PathBuf, process::ExitStatus, time::Duration};
 
-/// Why the engine failed.
+/// Reason why the engine failed.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VmmError {
@@ -45,7 +45,7 @@ pub enum VmmError {
     Qmp {
         /// The command.
         command: &'static str,
-        /// Why.
+        /// Cause.
         source: QmpError,
     },
     /// QEMU answered something that makes no sense.
@@ -162,7 +162,7 @@ impl VmmError {
     }
 }
 
-/// Why a command was not carried out.
+/// Reason why a command was not carried out.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum QmpError {

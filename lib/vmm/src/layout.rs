@@ -1,4 +1,4 @@
-//! Which page of a VM's memory a guest means by the number of a page frame.
+//! Pages of a VM's memory by a guest's numbers of page frames.
 //!
 //! ```text
 //! frame   0 ........ low      4 GiB ......... 4 GiB + rest
@@ -14,7 +14,7 @@ use forkyard_types::{ByteCount, PageCount, PageNo};
 const SPLIT: ByteCount = ByteCount(11 << 28);
 /// Memory below the gap in that case.
 const LOW: ByteCount = ByteCount(2 << 30);
-/// Where the rest of its memory begins.
+/// Address at which the rest of its memory begins.
 const HIGH: ByteCount = ByteCount(4 << 30);
 
 /// The page of a machine's memory at which these page frames begin, which lie

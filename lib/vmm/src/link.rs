@@ -61,7 +61,7 @@ impl Link {
     }
 }
 
-/// Why a command failed: if the connection broke, most likely because the
+/// Returns why a command failed: if the connection broke, most likely because the
 /// process died, and its last words say more.
 async fn blame(process: &Process, command: &'static str, source: QmpError) -> VmmError {
     let broken = match &source {

@@ -18,7 +18,7 @@ use tokio::sync::watch;
 pub struct ProcessId {
     /// Process id.
     pub pid: u32,
-    /// When it started, in the kernel's clock ticks since the host booted.
+    /// Time of its start, in the kernel's clock ticks since the host booted.
     pub start: u64,
 }
 

@@ -71,7 +71,7 @@ pub struct Qemu {
     patience: Duration,
     /// Version that it gives, once it was asked.
     version: Arc<OnceLock<String>>,
-    /// Where QEMUs are, and nothing else is: their taps are handed to them.
+    /// Network namespace of QEMUs, and of nothing else: their taps are handed to them.
     network: Arc<OwnedFd>,
     /// Filter of the system calls that QEMUs may make.
     calls: Filter,

@@ -180,7 +180,7 @@ fn follow(events: QapiEvents<Reading>, told: Told) -> JoinHandle<()> {
     tokio::spawn(pump(events, told))
 }
 
-/// Where what the events say is kept.
+/// State that events have told of.
 struct Told {
     seen: watch::Sender<Seen>,
     cause: watch::Sender<Cause>,

@@ -1,4 +1,4 @@
-//! Where guest memory lies in the address space of its QEMU.
+//! Place of guest memory in the address space of its QEMU.
 
 use forkyard_types::ByteCount;
 

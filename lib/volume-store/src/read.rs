@@ -35,7 +35,7 @@ struct Run {
     at: Source,
 }
 
-/// Where blocks are.
+/// Place of blocks.
 #[derive(Debug)]
 enum Source {
     /// Nowhere: they are zero.
@@ -52,7 +52,7 @@ struct At {
     sequence: Sequence,
     place: Place,
     index: SlotIndex,
-    /// Where the versions are in [`Scratch::versions`].
+    /// Index of the versions in [`Scratch::versions`].
     versions: usize,
 }
 

@@ -1,4 +1,4 @@
-//! Why a change is refused, and why a log is not believed.
+//! Reasons why a change is refused, or a log not believed.
 
 use crate::units::{BlockNo, Blocks, Epoch, Lsn, Place, Sequence, SnapshotId};
 

@@ -43,7 +43,7 @@ pub(crate) struct Log {
     /// Records before this one are durable.
     pub flushed: Lsn,
     pub segments: BTreeMap<Place, Sequence>,
-    /// Where the next record goes; `None` before the first segment.
+    /// Position of the next record; `None` before the first segment.
     pub position: Option<Position>,
 }
 
@@ -184,7 +184,7 @@ impl Volume {
         self.log.flushed = self.log.flushed.max(before.min(self.log.next));
     }
 
-    /// Where the next record goes; `None` before the first segment.
+    /// Position of the next record; `None` before the first segment.
     pub fn position(&self) -> Option<Position> {
         self.log.position
     }

@@ -20,7 +20,7 @@ use std::{
     sync::atomic::{AtomicBool, Ordering},
 };
 
-/// Why a call failed: what calls return, negated in none.
+/// Reason why a call failed: what calls return, negated in none.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(non_camel_case_types)]
@@ -423,7 +423,7 @@ pub unsafe extern "C" fn forkyard_ticket_free(ticket: *mut Ticket) {
     }
 }
 
-/// Why this thread's last call failed; valid until its next one fails.
+/// Returns why this thread's last call failed; valid until its next one fails.
 #[unsafe(no_mangle)]
 pub extern "C" fn forkyard_error() -> *const c_char {
     ERROR.with_borrow(|text| text.as_ptr())

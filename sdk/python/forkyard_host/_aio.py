@@ -191,6 +191,30 @@ class AsyncVm:
         """Let it go on."""
         await on_thread(self._sync.resume)
 
+    async def schedule(self, **settings: Any) -> dict[str, Any]:
+        """Have its vCPUs scheduled on its host; see Vm.schedule."""
+        return await on_thread(self._sync.schedule, **settings)
+
+    async def unschedule(self) -> dict[str, Any]:
+        """Let its vCPUs go; see Vm.unschedule."""
+        return await on_thread(self._sync.unschedule)
+
+    async def scheduling(self) -> dict[str, Any]:
+        """State of the vCPUs that are scheduled on its host; see Vm.scheduling."""
+        return await on_thread(self._sync.scheduling)
+
+    async def make_friendly(self, *changes: str, **settings: Any) -> dict[str, Any]:
+        """Have it adapt its demand; see Vm.make_friendly."""
+        return await on_thread(self._sync.make_friendly, *changes, **settings)
+
+    async def end_friendly(self) -> dict[str, Any]:
+        """End that; see Vm.end_friendly."""
+        return await on_thread(self._sync.end_friendly)
+
+    async def friendly(self) -> dict[str, Any]:
+        """Its state as a friendly guest; see Vm.friendly."""
+        return await on_thread(self._sync.friendly)
+
     async def boot(self) -> None:
         """Boot it again, from its own disk, once it has stopped."""
         await asyncio.to_thread(self._sync.boot)

@@ -254,6 +254,39 @@ class Vm:
         """Let it go on."""
         self.view = self._end.call("POST", of_vm(self.id, "resume"))
 
+    def schedule(self, **settings: Any) -> dict[str, Any]:
+        """Have its vCPUs scheduled on its host; what is absent stays as it is. Returns the state of that host.
+
+        `settings`: policy="sbco", level="observe", "place" or "enforce", parallel="yes" or "no", weight=256,
+        cap (per cent of one CPU; 0 lifts it), slice_us and period_us. All scheduled VMs of a host have one policy.
+        """
+        return dict(self._end.call("PUT", of_vm(self.id, "sched"), settings))
+
+    def unschedule(self) -> dict[str, Any]:
+        """Let its vCPUs go, as if they had never been scheduled; returns the state of its host."""
+        return dict(self._end.call("DELETE", of_vm(self.id, "sched")))
+
+    def scheduling(self) -> dict[str, Any]:
+        """State of the vCPUs that are scheduled on its host; a ForkyardError of kind not_found if none is."""
+        return dict(self._end.call("GET", of_vm(self.id, "sched")))
+
+    def make_friendly(self, *changes: str, **settings: Any) -> dict[str, Any]:
+        """Have it adapt its demand to what its host can give; returns its state.
+
+        `changes`: constants such as "monitor.threshold=2". `settings`: law="quick", group="exec" or "image",
+        config (text in TOML). What is absent stays as it is.
+        """
+        wanted = {"changes": list(changes), **settings}
+        return dict(self._end.call("PUT", of_vm(self.id, "friendly"), wanted))
+
+    def end_friendly(self) -> dict[str, Any]:
+        """End that: everything in it is as it was before; returns its state."""
+        return dict(self._end.call("DELETE", of_vm(self.id, "friendly")))
+
+    def friendly(self) -> dict[str, Any]:
+        """Its state as a friendly guest: `friendly`, what it senses, what it does."""
+        return dict(self._end.call("GET", of_vm(self.id, "friendly")))
+
     def boot(self) -> None:
         """Boot it again, from its own disk, once it has stopped."""
         self.view = self._end.call("POST", of_vm(self.id, "start"))

@@ -477,6 +477,41 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/sched": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Show the vCPUs that are scheduled on this host. */
+        get: operations["scheduling"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/sched/processes/{pid}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /** Have the vCPUs of any QEMU of the host scheduled. Not over the network. */
+        put: operations["schedule_process"];
+        post?: never;
+        /** Let the vCPUs of any QEMU of the host go. Not over the network. */
+        delete: operations["release_process"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/substrate-key": {
         parameters: {
             query?: never;
@@ -937,6 +972,28 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/vms/{vm}/friendly": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Show whether a VM adapts its demand, what it senses, and what it does. */
+        get: operations["friendly"];
+        /**
+         * Have a VM adapt its demand to what its host can give. What is absent stays as it is. Done again,
+         *     it changes nothing else.
+         */
+        put: operations["make_friendly"];
+        post?: never;
+        /** End it: everything in the VM is as it was before. Of a VM that does not adapt, nothing changes. */
+        delete: operations["end_friendly"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/vms/{vm}/idle": {
         parameters: {
             query?: never;
@@ -985,7 +1042,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** Where a VM's bytes are, and what its forks took. */
+        /** Show the place of a VM's bytes, and what its forks took. */
         get: operations["inspect"];
         put?: never;
         post?: never;
@@ -1195,6 +1252,29 @@ export interface paths {
         /** Let a paused VM go on. */
         post: operations["resume"];
         delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/vms/{vm}/sched": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Show the vCPUs that are scheduled on a VM's host. */
+        get: operations["scheduling_of_vm"];
+        /**
+         * Have a VM's vCPUs scheduled. What is absent stays as it is. All scheduled VMs of a host are
+         *     under one policy: one that is named here is that of all. The settings end with the VM's process:
+         *     when it is stopped, or moved to another host.
+         */
+        put: operations["schedule_vm"];
+        post?: never;
+        /** Let a VM's vCPUs go, as if they had never been scheduled. */
+        delete: operations["release_vm"];
         options?: never;
         head?: never;
         patch?: never;
@@ -1580,6 +1660,21 @@ export interface components {
             /** @description The clone does not run, and nothing of it is left. */
             error: components["schemas"]["ApiError"];
         };
+        /** @description A CPU, and the vCPUs it is meant for. */
+        CpuSched: {
+            /**
+             * Format: int32
+             * @description The host's number of it.
+             */
+            cpu: number;
+            /**
+             * Format: int32
+             * @description The thread it is meant to run.
+             */
+            running?: number | null;
+            /** @description Threads waiting in its queue, front first. */
+            waiting: number[];
+        };
         /** @description `POST /v1/volumes`: make a volume. */
         CreateVolume: {
             /** @description Raw disk that it is a copy of: a file of the host. */
@@ -1628,7 +1723,7 @@ export interface components {
         DiskSlice: {
             /** @description Bytes it takes there. */
             allocated: components["schemas"]["ByteCount"];
-            /** @description Where it is on the host. */
+            /** @description Path on the host. */
             path: string;
         };
         /** @description `POST /v1/substrates`: make a substrate of a running VM. */
@@ -1670,7 +1765,7 @@ export interface components {
              */
             out: components["schemas"]["WayOut"];
         };
-        /** @description When a VM is wanted no more. */
+        /** @description End of the time for which a VM is wanted. */
         Ends: {
             /** @description Action then. */
             action: components["schemas"]["AtEnd"];
@@ -1716,7 +1811,7 @@ export interface components {
          */
         Epoch: string;
         /**
-         * @description Why a request was refused or failed, in a form a program can branch on.
+         * @description Reason why a request was refused or failed, in a form a program can branch on.
          * @enum {string}
          */
         ErrorKind: "invalid" | "not_found" | "conflict" | "exhausted" | "guest" | "timeout" | "host" | "unauthorized" | "forbidden";
@@ -1950,7 +2045,7 @@ export interface components {
              * @description Size in bytes.
              */
             size: number;
-            /** @description Where a link leads. */
+            /** @description Target of a link. */
             target?: string | null;
             /**
              * Format: int32
@@ -2037,7 +2132,7 @@ export interface components {
             phase: components["schemas"]["ForkPhase"];
         };
         /**
-         * @description Where the time of one fork went. Times in microseconds from the request
+         * @description Account of the time of one fork. Times in microseconds from the request
          *     unless said otherwise.
          */
         ForkReport: {
@@ -2141,13 +2236,42 @@ export interface components {
             clones: components["schemas"]["CloneResult"][];
             /** @description The fork. */
             fork: components["schemas"]["ForkId"];
-            /** @description Where the time went. */
+            /** @description Account of the time. */
             report: components["schemas"]["ForkReport"];
         };
         /** @description Answer to a fork that is not waited for. */
         ForkStarted: {
             /** @description The fork: its clones, as they come, are the VMs that name it. */
             fork: components["schemas"]["ForkId"];
+        };
+        /**
+         * @description Law that a guest's threads follow, with its usual constants.
+         * @enum {string}
+         */
+        FriendlyLaw: "aimd" | "careful" | "steady" | "binomial" | "quick" | "pi";
+        /**
+         * @description `PUT /v1/vms/{vm}/friendly`: how a VM is to adapt its demand. What is absent stays as it is, at
+         *     first as is usual.
+         */
+        FriendlySettings: {
+            /**
+             * @description Constants to change, `KEY=VALUE` each, as in `monitor.threshold=2`.
+             * @default []
+             */
+            changes: string[];
+            /**
+             * @description Constants, as the text of a configuration in TOML.
+             * @default null
+             */
+            config: string | null;
+            /**
+             * @description Group to adapt: `exec`, commands that the host has run there; `image`, processes that the
+             *     image's init or entry point started; or the path of a control group's folder there.
+             * @default null
+             */
+            group: string | null;
+            /** @default null */
+            law: components["schemas"]["FriendlyLaw"] | null;
         };
         /**
          * @description CPU that a guest was given. Its kernel and programs have looked at it once, and go on using what
@@ -2170,7 +2294,7 @@ export interface components {
             entry?: components["schemas"]["EntryPoint"] | null;
             /** @description Name of its recipe, or the one it was imported under. */
             name: string;
-            /** @description Where it comes from. */
+            /** @description Origin. */
             origin?: components["schemas"]["ImageOrigin"];
             /** @description Source that it was made of: the image in its registry, the Dockerfile, or the VM. */
             source?: string | null;
@@ -2205,7 +2329,7 @@ export interface components {
             machine: components["schemas"]["HandoutMachine"];
             /** @description Memory of the VM. */
             memory: components["schemas"]["RemotePages"];
-            /** @description Where its host's pager serves these. */
+            /** @description Address at which its host's pager serves these. */
             pager: string;
             /** @description The VM it is an instant of. */
             parent: components["schemas"]["HandoutParent"];
@@ -2355,7 +2479,7 @@ export interface components {
              * @description Clones of these whose user code runs, each with an identity of its own.
              */
             ready: number;
-            /** @description Why not, each reason once. */
+            /** @description Reasons for the failures, each once. */
             why: string[];
         };
         /**
@@ -2393,7 +2517,7 @@ export interface components {
          */
         ImageId: string;
         /**
-         * @description Where a guest image comes from.
+         * @description Origin of a guest image.
          * @enum {string}
          */
         ImageOrigin: "recipe" | "raw" | "qcow2" | "oci" | "registry" | "dockerfile" | "vm";
@@ -2512,7 +2636,7 @@ export interface components {
             copied: components["schemas"]["ByteCount"];
             /** @description True if its disk is its own files, over nothing. */
             independent: boolean;
-            /** @description Why the last attempt failed; there will be another. */
+            /** @description Reason why the last attempt failed; there will be another. */
             problem?: string | null;
             /** @description Bytes of its disk. */
             total: components["schemas"]["ByteCount"];
@@ -2543,7 +2667,7 @@ export interface components {
             authority: string;
             /** @description The node's certificate, in PEM, signed by it. */
             certificate: string;
-            /** @description Where the cluster's etcd is. */
+            /** @description Addresses of the cluster's etcd. */
             etcd: string[];
         };
         /**
@@ -2551,15 +2675,15 @@ export interface components {
          *     in by the invitation, not by a token.
          */
         JoinRequest: {
-            /** @description Where other nodes reach its API. */
+            /** @description Address at which other nodes reach its API. */
             api: string;
-            /** @description Which invitation. */
+            /** @description Id of the invitation. */
             invitation: string;
             /** @description Public key: a point of P-256, uncompressed, base64. */
             key: string;
             /** @description Name that the node is to have. */
             name: components["schemas"]["NodeName"];
-            /** @description Where its pager will offer page images to them. */
+            /** @description Address at which its pager will offer page images to them. */
             pages: string;
             /** @description Secret of the invitation. */
             secret: string;
@@ -2692,9 +2816,9 @@ export interface components {
         };
         /** @description Result of a migration. */
         MigrateResponse: {
-            /** @description Why the checkpoint that was asked for was not kept, though the VM has moved. */
+            /** @description Reason why the checkpoint that was asked for was not kept, though the VM has moved. */
             no_copy?: string | null;
-            /** @description Where the time went. */
+            /** @description Account of the time. */
             report: components["schemas"]["MigrationReport"];
             /** @description The VM, where it is now. */
             vm: components["schemas"]["VmView"];
@@ -2736,7 +2860,7 @@ export interface components {
             to: string;
         };
         /**
-         * @description Where the time of a migration went. Times are in microseconds, by the clock of the host that
+         * @description Account of the time of a migration. Times are in microseconds, by the clock of the host that
          *     the VM left.
          */
         MigrationReport: {
@@ -2861,7 +2985,7 @@ export interface components {
             name: components["schemas"]["NodeName"];
             /** @description Room that the node offers. */
             offers: components["schemas"]["Room"];
-            /** @description Where its pager offers page images to other nodes. */
+            /** @description Address at which its pager offers page images to other nodes. */
             pages: string;
             /** @description State of the node. */
             state: components["schemas"]["NodeState"];
@@ -2875,14 +2999,14 @@ export interface components {
              */
             vms: number;
         };
-        /** @description Why a command could not be started. */
+        /** @description Reason why a command could not be started. */
         NotStarted: {
             /**
              * Format: int32
              * @description As shells report it: 127 if there is no such program, else 126.
              */
             code: number;
-            /** @description Why, with the program's name. */
+            /** @description Reason, with the program's name. */
             message: string;
         };
         /** @description Occurrences that events tell of, each with its data. */
@@ -2968,6 +3092,12 @@ export interface components {
          *     bytes, base64. Its debug output hides it.
          */
         PageSecret: string;
+        /**
+         * @description Relation of a domain's vCPUs: whether they work on one thing and wait for
+         *     each other.
+         * @enum {string}
+         */
+        Parallel: "yes" | "no";
         /** @description A question which CPU guests are given. */
         PeerCpu: {
             /** @description Accelerator: `kvm` or `tcg`. */
@@ -3041,7 +3171,7 @@ export interface components {
         PeerForkResponse: {
             /** @description One entry a clone wanted. */
             clones: components["schemas"]["CloneResult"][];
-            /** @description Where the time went there. */
+            /** @description Account of the time there. */
             report: components["schemas"]["ForkReport"];
             /**
              * @description Pages of memory that they touched until they were ready, in that order; none if they came on
@@ -3278,12 +3408,12 @@ export interface components {
         RemotePages: {
             /** @description The image. */
             image: components["schemas"]["ImageId"];
-            /** @description When clones are let go. */
+            /** @description Order of pages, by which clones are let go. */
             order?: components["schemas"]["PageOrder"];
             /** @description Size of the image. */
             pages: components["schemas"]["PageCount"];
         };
-        /** @description Where a daemon is reached over the network. */
+        /** @description Address and certificate of a daemon that is reached over the network. */
         RemoteView: {
             /**
              * @description `sha256:` and the SHA-256 of its certificate in hexadecimal, which a
@@ -3412,6 +3542,111 @@ export interface components {
             warm?: number;
         };
         /**
+         * @description SchedLevel of the dispatcher's intervention with a VM.
+         * @enum {string}
+         */
+        SchedLevel: "observe" | "place" | "enforce";
+        /**
+         * @description By what turns are enforced.
+         * @enum {string}
+         */
+        SchedMeans: "freezer" | "sched-ext";
+        /**
+         * @description Reason for which a VM is let go for a while.
+         * @enum {string}
+         */
+        SchedPause: "blocks" | "alone";
+        /**
+         * @description A policy's name.
+         * @enum {string}
+         */
+        SchedPolicy: "rr" | "bvt" | "atropos" | "sedf" | "credit" | "credit2" | "cfs" | "balance" | "procco" | "cpuco" | "sbco" | "speed";
+        /** @description `PUT /v1/sched/processes/{pid}`: how the vCPUs of any QEMU of the host are to be scheduled. */
+        SchedProcess: {
+            /**
+             * @description The settings.
+             * @default {
+             *       "cap": null,
+             *       "level": null,
+             *       "parallel": null,
+             *       "period_us": null,
+             *       "policy": null,
+             *       "slice_us": null,
+             *       "weight": null
+             *     }
+             */
+            settings: components["schemas"]["SchedSettings"];
+            /**
+             * @description Threads of its vCPUs, in the guest's order; found by their names if absent.
+             * @default null
+             */
+            threads: number[] | null;
+        };
+        /** @description `PUT /v1/vms/{vm}/sched`: how a VM's vCPUs are to be scheduled. What is absent stays as it is. */
+        SchedSettings: {
+            /**
+             * Format: int32
+             * @description Cap in per cent of one CPU; 0 lifts it. Under credit.
+             * @default null
+             */
+            cap: number | null;
+            /** @default null */
+            level: components["schemas"]["SchedLevel"] | null;
+            /** @default null */
+            parallel: components["schemas"]["Parallel"] | null;
+            /**
+             * Format: int64
+             * @description The period, in µs.
+             * @default null
+             */
+            period_us: number | null;
+            /** @default null */
+            policy: components["schemas"]["SchedPolicy"] | null;
+            /**
+             * Format: int64
+             * @description Time reserved for each vCPU, in µs of every period; 0 for none. Under sedf and atropos.
+             * @default null
+             */
+            slice_us: number | null;
+            /**
+             * Format: int32
+             * @description Weight; 256 is usual.
+             * @default null
+             */
+            weight: number | null;
+        };
+        /** @description State of a host's dispatcher, and of the VMs that it schedules. */
+        SchedState: {
+            /** @description The CPUs. */
+            cpus: components["schemas"]["CpuSched"][];
+            /**
+             * Format: int32
+             * @description The process that lets everything go should the dispatcher die.
+             */
+            guard: number;
+            /** @description By what it is enforced. */
+            means?: components["schemas"]["SchedMeans"];
+            /**
+             * Format: double
+             * @description The part of one CPU that the dispatcher itself took in the last second.
+             */
+            own: number;
+            /**
+             * Format: int64
+             * @description The CPU time it has taken in all, in ns.
+             */
+            own_ns: number;
+            /** @description The policy. */
+            policy: components["schemas"]["SchedPolicy"];
+            /**
+             * Format: int64
+             * @description Times it changed the running vCPU, in all.
+             */
+            switches: number;
+            /** @description The VMs. */
+            vms: components["schemas"]["VmSched"][];
+        };
+        /**
          * @description State of a ticket's clone.
          * @enum {string}
          */
@@ -3499,7 +3734,7 @@ export interface components {
              * @description VMs that were wanted while none was ready.
              */
             misses: number;
-            /** @description Why the last one could not be made. */
+            /** @description Reason why the last one could not be made. */
             problem?: string | null;
             /**
              * Format: int32
@@ -3757,7 +3992,7 @@ export interface components {
         Usage: {
             /**
              * Format: int64
-             * @description When it was looked at, in microseconds of the host's uptime: the
+             * @description Time of the look, in microseconds of the host's uptime: the
              *     difference between two answers is the time between them.
              */
             at_us: number;
@@ -3774,6 +4009,51 @@ export interface components {
             stolen_us: number;
             /** @description Every VM, the oldest first. */
             vms: components["schemas"]["VmUsage"][];
+        };
+        /** @description A vCPU, over the last second. */
+        VcpuSched: {
+            /**
+             * Format: int32
+             * @description The CPU it is meant to be on.
+             */
+            cpu?: number | null;
+            /**
+             * Format: int64
+             * @description Time its turns have given it since it was first scheduled, in ns.
+             */
+            given_ns: number;
+            /**
+             * Format: int32
+             * @description The guest's number of it.
+             */
+            index: number;
+            /**
+             * Format: int32
+             * @description Place in its queue; absent if it does not wait.
+             */
+            ordinate?: number | null;
+            /**
+             * Format: double
+             * @description The part of a CPU it had.
+             */
+            share: number;
+            /**
+             * Format: double
+             * @description Time running of time running and waiting.
+             */
+            speed: number;
+            /** @description True if a sibling is meant to be on the same CPU. */
+            stacked: boolean;
+            /**
+             * Format: int32
+             * @description Thread of the vCPU.
+             */
+            tid: number;
+            /**
+             * Format: int64
+             * @description Time it has waited for them, in ns.
+             */
+            waited_ns: number;
         };
         /** @description A VM is in another state. */
         VmChanged: {
@@ -3838,6 +4118,50 @@ export interface components {
             failure?: string | null;
             /** @description Last state of the VM. */
             state: components["schemas"]["VmState"];
+        };
+        /** @description A VM that is scheduled. */
+        VmSched: {
+            /**
+             * Format: double
+             * @description The part of the time that a vCPU sleeps.
+             */
+            asleep: number;
+            because?: components["schemas"]["SchedPause"] | null;
+            /**
+             * Format: int32
+             * @description Cap in per cent of a CPU.
+             */
+            cap?: number | null;
+            /**
+             * Format: int32
+             * @description Greatest difference of its waiting vCPUs' places.
+             */
+            distance: number;
+            /** @description SchedLevel of intervention that is wanted. */
+            level: components["schemas"]["SchedLevel"];
+            /** @description Name of the VM. */
+            name: string;
+            /** @description Present level of intervention. */
+            now: components["schemas"]["SchedLevel"];
+            /** @description True if its vCPUs wait for each other. */
+            parallel: components["schemas"]["Parallel"];
+            /**
+             * Format: int32
+             * @description The QEMU's process.
+             */
+            pid: number;
+            /**
+             * Format: double
+             * @description Sleeps of a vCPU a second.
+             */
+            sleeps: number;
+            /** @description vCPUs of the VM. */
+            vcpus: components["schemas"]["VcpuSched"][];
+            /**
+             * Format: int32
+             * @description Weight.
+             */
+            weight: number;
         };
         /** @description A VM does not answer, or answers again. */
         VmSilence: {
@@ -3984,7 +4308,7 @@ export interface components {
              * @description Number of its last writer: each one that began counts one more.
              */
             epoch: number;
-            /** @description Why it cannot be opened; then nothing else is known of it. It can be removed. */
+            /** @description Reason why it cannot be opened; then nothing else is known of it. It can be removed. */
             failure?: string | null;
             /** @description Name of the volume. */
             name: components["schemas"]["VmName"];
@@ -4033,6 +4357,7 @@ export type CheckpointMade = components['schemas']['CheckpointMade'];
 export type CheckpointRemoved = components['schemas']['CheckpointRemoved'];
 export type CheckpointRequest = components['schemas']['CheckpointRequest'];
 export type CloneResult = components['schemas']['CloneResult'];
+export type CpuSched = components['schemas']['CpuSched'];
 export type CreateVolume = components['schemas']['CreateVolume'];
 export type DataVolume = components['schemas']['DataVolume'];
 export type Delta = components['schemas']['Delta'];
@@ -4075,6 +4400,8 @@ export type ForkReport = components['schemas']['ForkReport'];
 export type ForkRequest = components['schemas']['ForkRequest'];
 export type ForkResponse = components['schemas']['ForkResponse'];
 export type ForkStarted = components['schemas']['ForkStarted'];
+export type FriendlyLaw = components['schemas']['FriendlyLaw'];
+export type FriendlySettings = components['schemas']['FriendlySettings'];
 export type GuestCpu = components['schemas']['GuestCpu'];
 export type GuestImage = components['schemas']['GuestImage'];
 export type Handout = components['schemas']['Handout'];
@@ -4126,6 +4453,7 @@ export type PageCount = components['schemas']['PageCount'];
 export type PageOrder = components['schemas']['PageOrder'];
 export type PageRun = components['schemas']['PageRun'];
 export type PageSecret = components['schemas']['PageSecret'];
+export type Parallel = components['schemas']['Parallel'];
 export type PeerCpu = components['schemas']['PeerCpu'];
 export type PeerDisk = components['schemas']['PeerDisk'];
 export type PeerEnd = components['schemas']['PeerEnd'];
@@ -4161,6 +4489,13 @@ export type Restarts = components['schemas']['Restarts'];
 export type Room = components['schemas']['Room'];
 export type RootVolume = components['schemas']['RootVolume'];
 export type RunRequest = components['schemas']['RunRequest'];
+export type SchedLevel = components['schemas']['SchedLevel'];
+export type SchedMeans = components['schemas']['SchedMeans'];
+export type SchedPause = components['schemas']['SchedPause'];
+export type SchedPolicy = components['schemas']['SchedPolicy'];
+export type SchedProcess = components['schemas']['SchedProcess'];
+export type SchedSettings = components['schemas']['SchedSettings'];
+export type SchedState = components['schemas']['SchedState'];
 export type SeatState = components['schemas']['SeatState'];
 export type ShareGrant = components['schemas']['ShareGrant'];
 export type ShareId = components['schemas']['ShareId'];
@@ -4195,6 +4530,7 @@ export type TokenView = components['schemas']['TokenView'];
 export type TransferOver = components['schemas']['TransferOver'];
 export type Transport = components['schemas']['Transport'];
 export type Usage = components['schemas']['Usage'];
+export type VcpuSched = components['schemas']['VcpuSched'];
 export type VmChanged = components['schemas']['VmChanged'];
 export type VmCreated = components['schemas']['VmCreated'];
 export type VmId = components['schemas']['VmId'];
@@ -4202,6 +4538,7 @@ export type VmInspect = components['schemas']['VmInspect'];
 export type VmName = components['schemas']['VmName'];
 export type VmPart = components['schemas']['VmPart'];
 export type VmRemoved = components['schemas']['VmRemoved'];
+export type VmSched = components['schemas']['VmSched'];
 export type VmSilence = components['schemas']['VmSilence'];
 export type VmState = components['schemas']['VmState'];
 export type VmUsage = components['schemas']['VmUsage'];
@@ -4943,6 +5280,76 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["QuotaView"][];
+                };
+            };
+        };
+    };
+    scheduling: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Policy, CPUs and VMs; 404 if no VM is scheduled */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SchedState"];
+                };
+            };
+        };
+    };
+    schedule_process: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Process of the QEMU */
+                pid: number;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SchedProcess"];
+            };
+        };
+        responses: {
+            /** @description The state, once it is done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SchedState"];
+                };
+            };
+        };
+    };
+    release_process: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Process of the QEMU */
+                pid: number;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The state, once it is done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SchedState"];
                 };
             };
         };
@@ -5795,6 +6202,79 @@ export interface operations {
             };
         };
     };
+    friendly: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description `vm`, `friendly` (true if it does), and the state of the program there */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+        };
+    };
+    make_friendly: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["FriendlySettings"];
+            };
+        };
+        responses: {
+            /** @description The state, as it is shown */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+        };
+    };
+    end_friendly: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The state, as it is shown */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": unknown;
+                };
+            };
+        };
+    };
     set_idle: {
         parameters: {
             query?: never;
@@ -6199,6 +6679,79 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["VmView"];
+                };
+            };
+        };
+    };
+    scheduling_of_vm: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Policy, CPUs and VMs; 404 if no VM is scheduled there */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SchedState"];
+                };
+            };
+        };
+    };
+    schedule_vm: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["SchedSettings"];
+            };
+        };
+        responses: {
+            /** @description The state of the VM's host, once it is done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SchedState"];
+                };
+            };
+        };
+    };
+    release_vm: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The state of the VM's host, once it is done */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["SchedState"];
                 };
             };
         };

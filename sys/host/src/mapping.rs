@@ -53,7 +53,7 @@ impl Mapping {
         Ok(Self { base, len })
     }
 
-    /// Where it is in this process.
+    /// Returns its address in this process.
     pub fn address(&self) -> HostAddr {
         HostAddr(self.base.as_ptr().addr() as u64)
     }

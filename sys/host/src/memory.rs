@@ -35,7 +35,7 @@ impl HostAddr {
 /// A stretch of another process's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
-    /// Where it starts.
+    /// Address of its first byte.
     pub start: HostAddr,
     /// Bytes in it.
     pub bytes: usize,

@@ -1,4 +1,4 @@
-//! Which pages of a process are its own: `/proc/PID/pagemap`.
+//! Pages of a process that are its own: `/proc/PID/pagemap`.
 
 use crate::memory::HostAddr;
 use forkyard_types::PAGE_SIZE;

@@ -30,7 +30,7 @@ use std::{
     thread,
 };
 
-/// Where programs, libraries and firmware are.
+/// Folders of programs, libraries and firmware.
 pub const PROGRAMS: [&str; 9] = [
     "/usr",
     "/bin",

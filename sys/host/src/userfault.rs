@@ -1,4 +1,4 @@
-//! Which pages of another process were written since one last looked:
+//! Pages of another process that were written since the last look:
 //! `userfaultfd` in its asynchronous write-protect mode, and the scan of a page
 //! map that lists pages and renews their protection in one step (Linux 6.7).
 //!

@@ -94,7 +94,7 @@ impl Daemon {
     pub fn ask(&self, request: &Request) -> Result<Shown, String> {
         match ask(&self.socket(), request).expect("an answer") {
             Reply::Done(shown) => Ok(shown),
-            Reply::Refused(why) => Err(why),
+            Reply::Refused(why) | Reply::Failed(why) => Err(why),
         }
     }
 

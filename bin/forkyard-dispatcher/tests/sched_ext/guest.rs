@@ -15,7 +15,7 @@ use std::{
     time::Duration,
 };
 
-/// Which of the guest's CPUs.
+/// Selection of the guest's CPUs.
 #[derive(Clone, Copy, Debug)]
 pub enum Cpus {
     All,

@@ -30,7 +30,7 @@ pub fn until(what: &str, mut come: impl FnMut() -> bool) {
     }
 }
 
-/// Where a hierarchy is mounted, if it is: v2, or that of a controller of v1.
+/// Finds where a hierarchy is mounted, if it is: v2, or that of a controller of v1.
 pub fn find(controller: Option<&str>) -> Option<PathBuf> {
     let text = fs::read_to_string("/proc/self/mountinfo").expect("mounts");
     text.lines().find_map(|line| {

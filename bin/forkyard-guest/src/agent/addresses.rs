@@ -1,4 +1,4 @@
-//! Which page frames the memory of a program is in, as the kernel tells in
+//! Page frames that the memory of a program is in, as the kernel tells in
 //! `/proc/PID/pagemap`: that takes rights which programs need not have.
 
 use super::calls::refusal;
@@ -12,7 +12,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Where processes are found by their numbers.
+/// Folder in which processes are found by their numbers.
 pub const PROCESSES: &str = "/proc";
 
 /// Longest memory that is looked through in one call.

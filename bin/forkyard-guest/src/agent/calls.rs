@@ -24,7 +24,7 @@ use std::{
     time::Duration,
 };
 
-/// Why a call fails that was under way when its VM was cloned.
+/// Reason why a call fails that was under way when its VM was cloned.
 pub const IN_A_CLONE: &str = "this VM is a clone: the call stayed with its parent";
 /// Calls under way; more are refused.
 const MOST: usize = 64;

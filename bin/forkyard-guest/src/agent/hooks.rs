@@ -24,7 +24,7 @@ pub const CLONE: Occasion = Occasion {
 };
 const LOOK: Duration = Duration::from_millis(5);
 
-/// When hooks run.
+/// Occasion on which hooks run.
 #[derive(Clone, Copy, Debug)]
 pub struct Occasion {
     folder: &'static str,

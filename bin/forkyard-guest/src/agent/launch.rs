@@ -21,7 +21,7 @@ use std::{
     process::{Child, Command, Stdio},
 };
 
-/// Where programs are looked for in an image that does not say.
+/// Folders in which programs are looked for in an image that does not say.
 const PATH: &str = "/opt/forkyard/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Directory of our own programs in the guest.
 const OURS: &str = "/opt/forkyard/bin";

@@ -28,7 +28,7 @@ const LINGER: Duration = Duration::from_millis(200);
 /// Bytes that a pipe holds.
 const PIPE: i32 = 256 << 10;
 
-/// Where a command's output goes.
+/// Receiver of a command's output.
 pub trait Sink: Send + Sync + 'static {
     /// Count of what goes through.
     fn passage(&self) -> &Passage;

@@ -84,7 +84,7 @@ enum Window {
     Detached,
 }
 
-/// Where a chunk goes.
+/// Destination of a chunk.
 #[derive(Debug, PartialEq, Eq)]
 enum Way {
     Host,

@@ -122,7 +122,7 @@ fn link(folder: &str, name: &str, ours: &str) {
     }
 }
 
-/// Where Python looks for what every program of it starts with.
+/// Lists the folders in which Python looks for what every program of it starts with.
 fn python_folders() -> Vec<String> {
     let mut folders = vec!["/usr/lib/python3/dist-packages".to_owned()];
     for above in ["/usr/lib", "/usr/local/lib"] {

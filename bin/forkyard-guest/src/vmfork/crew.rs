@@ -332,7 +332,7 @@ impl Links {
     }
 }
 
-/// Where clones come in.
+/// Door by which clones come in.
 #[derive(Clone)]
 struct Door {
     key: Key,

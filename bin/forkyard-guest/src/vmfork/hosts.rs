@@ -258,7 +258,7 @@ struct Caller {
     link: UnixStream,
 }
 
-/// Where calls come in, and their answers go out.
+/// Desk at which calls come in, and their answers go out.
 #[derive(Clone)]
 struct Desk {
     by_name: BTreeMap<String, u16>,

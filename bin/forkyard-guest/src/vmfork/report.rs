@@ -72,7 +72,7 @@ pub enum Order {
     },
 }
 
-/// Where what a command gives goes to.
+/// Receiver of what a command gives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub enum Into {
     /// Standard output.
@@ -120,16 +120,16 @@ pub enum Report {
     Alive,
     /// A command gave something.
     Output {
-        /// Which command.
+        /// Number of the command.
         number: TaskNo,
-        /// Where to.
+        /// Destination.
         into: Into,
         /// Bytes of output.
         data: Vec<u8>,
     },
     /// A command ended: the last word on it.
     End {
-        /// Which command.
+        /// Number of the command.
         number: TaskNo,
         /// End of the command.
         ended: Ended,

@@ -139,7 +139,6 @@ pub fn alone(format: Format, wanted: &Friendly) -> Option<anyhow::Result<ExitCod
 /// Carries it out.
 pub async fn friendly(
     client: &Client,
-    run_dir: &Path,
     format: Format,
     wanted: &Friendly,
 ) -> anyhow::Result<ExitCode> {
@@ -148,7 +147,7 @@ pub async fn friendly(
         Friendly::Try(wanted) => rehearse(format, wanted)?,
         Friendly::Set(wanted) => guest::set(client, format, wanted).await?,
         Friendly::Show(wanted) => guest::show(client, format, wanted).await?,
-        Friendly::Police(wanted) => police::police(client, run_dir, format, wanted).await?,
+        Friendly::Police(wanted) => police::police(client, format, wanted).await?,
     }
     Ok(ExitCode::SUCCESS)
 }

@@ -57,7 +57,7 @@ fn may_be_dropped(call: &CallToolRequestParams) -> bool {
 /// Answer of a tool: text for the agent, be it an error.
 type Told = Result<String, String>;
 
-/// Where the daemon is.
+/// Place of the daemon.
 #[derive(Clone, Debug)]
 pub enum Reach {
     /// On this host. It ends with the last VM, and is started again as needed.

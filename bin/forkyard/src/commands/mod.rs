@@ -45,15 +45,12 @@ use std::process::ExitCode;
 
 /// Carries out the command.
 pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
-    // What needs no daemon starts none.
-    if let Command::Sched(command) = args.command {
-        anyhow::ensure!(
-            args.url.is_none(),
-            "sched acts on the host it runs on: leave --url and FORKYARD_URL out, and run it there"
-        );
-        return sched::sched(&args.run_dir, args.output, command).await;
-    }
     // What is worked out here needs no daemon, and starts none.
+    if let Command::Sched(wanted) = &args.command
+        && let Some(done) = sched::alone(args.output, wanted)
+    {
+        return done;
+    }
     if let Command::Friendly(wanted) = &args.command
         && let Some(done) = friendly::alone(args.output, wanted)
     {
@@ -68,10 +65,13 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
             let client = daemon::elsewhere(place, args.ca)?;
             (client.clone(), Reach::There(client))
         }
-        None => (
-            daemon::ensure(&args.run_dir).await?,
-            Reach::Here(args.run_dir.clone()),
-        ),
+        None => {
+            let client = match matches!(args.command, Command::Node(_)) {
+                true => daemon::running(&args.run_dir).await?,
+                false => daemon::ensure(&args.run_dir).await?,
+            };
+            (client, Reach::Here(args.run_dir.clone()))
+        }
     };
     let format = args.output;
     match args.command {
@@ -110,15 +110,13 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Events(wanted) => events::events(&client, format, wanted).await,
         Command::Top(options) => top::top(&client, format, options).await,
         Command::Node(node) => node::node(&client, format, node).await,
-        Command::Sched(command) => sched::sched(&args.run_dir, format, command).await,
+        Command::Sched(command) => sched::sched(&client, format, command).await,
         Command::Ticket(ticket) => ticket::ticket(&client, format, ticket).await,
         Command::Substrate(command) => substrate::substrate(&client, format, command).await,
         Command::Volume(command) => volume::volume(&client, format, command).await,
         Command::Share(wanted) => share::share(&client, format, wanted).await,
         Command::Token(token) => token::token(&client, format, token).await,
-        Command::Friendly(wanted) => {
-            friendly::friendly(&client, &args.run_dir, format, &wanted).await
-        }
+        Command::Friendly(wanted) => friendly::friendly(&client, format, &wanted).await,
         // Done before there was a daemon.
         Command::Completion { .. } | Command::Manual { .. } => Ok(ExitCode::SUCCESS),
         Command::Mcp => mcp::serve(reach).await,

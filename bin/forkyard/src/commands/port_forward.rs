@@ -66,7 +66,7 @@ impl FromStr for Pair {
     }
 }
 
-/// Where a port of a VM is reached.
+/// Address at which a port of a VM is reached.
 #[derive(Debug, Serialize)]
 struct Forwarded<'a> {
     listen: SocketAddr,

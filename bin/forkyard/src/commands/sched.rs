@@ -2,17 +2,12 @@
 
 mod live;
 
-pub use live::{can_cap, cap, let_go};
-
 use crate::{args::Format, output};
 use anyhow::Context;
 use clap::{Args as ClapArgs, Subcommand};
+use forkyard_client::Client;
 use forkyard_simulate::{Scenario, plots, run, table};
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    process::ExitCode,
-};
+use std::{fs, path::PathBuf, process::ExitCode};
 
 /// `sched`
 #[derive(Debug, Subcommand)]
@@ -33,8 +28,10 @@ pub enum Sched {
     )]
     Release(live::Which),
     /// Show which vCPUs run and wait, shares and speeds.
-    #[command(after_help = "Example: forkyard sched show -o json")]
-    Show,
+    #[command(
+        after_help = "Example: forkyard sched show -o json; of another node of a cluster: forkyard sched show web"
+    )]
+    Show(live::Whose),
     /// Show the state, live.
     #[command(after_help = "Example: forkyard sched top, or forkyard sched top --once -o json")]
     Top(live::Top),
@@ -43,18 +40,28 @@ pub enum Sched {
     #[command(
         after_help = "Example: forkyard sched metrics >/var/lib/node_exporter/forkyard_sched.prom\nWith -o json: as forkyard sched show."
     )]
-    Metrics,
+    Metrics(live::Whose),
 }
 
-/// Carries it out. None of it starts a daemon.
-pub async fn sched(run_dir: &Path, format: Format, sched: Sched) -> anyhow::Result<ExitCode> {
+/// Carries out what needs no daemon; None of what does.
+pub fn alone(format: Format, sched: &Sched) -> Option<anyhow::Result<ExitCode>> {
     match sched {
-        Sched::Simulate(wanted) => simulate(format, wanted),
-        Sched::Set(set) => live::set(run_dir, format, set).await,
-        Sched::Release(which) => live::release(run_dir, format, which).await,
-        Sched::Show => live::show(run_dir, format),
-        Sched::Top(options) => live::top(run_dir, format, options).await,
-        Sched::Metrics => live::metrics(run_dir, format),
+        Sched::Simulate(wanted) => Some(simulate(format, wanted)),
+        Sched::Set(_) | Sched::Release(_) | Sched::Show(_) | Sched::Top(_) | Sched::Metrics(_) => {
+            None
+        }
+    }
+}
+
+/// Carries it out.
+pub async fn sched(client: &Client, format: Format, sched: Sched) -> anyhow::Result<ExitCode> {
+    match sched {
+        Sched::Simulate(wanted) => simulate(format, &wanted),
+        Sched::Set(set) => live::set(client, format, set).await,
+        Sched::Release(which) => live::release(client, format, which).await,
+        Sched::Show(whose) => live::show(client, format, &whose).await,
+        Sched::Top(options) => live::top(client, format, options).await,
+        Sched::Metrics(whose) => live::metrics(client, format, &whose).await,
     }
 }
 
@@ -72,7 +79,7 @@ pub struct Simulate {
 }
 
 /// Runs a scenario, and prints what came of it.
-fn simulate(format: Format, wanted: Simulate) -> anyhow::Result<ExitCode> {
+fn simulate(format: Format, wanted: &Simulate) -> anyhow::Result<ExitCode> {
     let file = wanted.file.display();
     let text = fs::read_to_string(&wanted.file).with_context(|| format!("cannot read {file}"))?;
     let mut scenario = Scenario::parse(&text).with_context(|| file.to_string())?;
@@ -84,11 +91,11 @@ fn simulate(format: Format, wanted: Simulate) -> anyhow::Result<ExitCode> {
         Format::Json => output::json(&results)?,
         Format::Text => say_piece!("{}", table(&results)),
     }
-    if let Some(folder) = wanted.plots {
-        fs::create_dir_all(&folder)
+    if let Some(folder) = &wanted.plots {
+        fs::create_dir_all(folder)
             .with_context(|| format!("cannot create {}", folder.display()))?;
         let name = wanted.file.file_stem().unwrap_or_default();
-        for path in plots(&results, &name.to_string_lossy(), &folder)? {
+        for path in plots(&results, &name.to_string_lossy(), folder)? {
             tell!("sched: drew {}", path.display());
         }
     }

@@ -27,7 +27,7 @@ pub enum Share {
         /// Purpose, for the list.
         #[arg(long, default_value = "")]
         note: String,
-        /// Where browsers reach the gateway, with its domain: the whole address is printed then.
+        /// Address at which browsers reach the gateway, with its domain: the whole address is printed then.
         #[arg(long, env = "FORKYARD_GATEWAY", value_name = "http[s]://DOMAIN[:PORT]")]
         base: Option<GatewayBase>,
     },

@@ -70,7 +70,7 @@ pub async fn list(
     Ok(Json(vms))
 }
 
-/// Which VMs are listed.
+/// Filter of the VMs that are listed.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct Wanted {
@@ -426,7 +426,7 @@ pub async fn console(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Where a VM's bytes are, and what its forks took.
+/// Show the place of a VM's bytes, and what its forks took.
 #[utoipa::path(get, path = "/v1/vms/{vm}/inspect", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
     responses((status = 200, body = VmInspect, description = "The VM in full"), Refusal))]
 pub async fn inspect(State(host): Shared, Path(vm): Path<String>) -> Answer<VmInspect> {

@@ -30,7 +30,7 @@ const SAMPLES: usize = 2000;
 const ASKED: usize = 130;
 const ANSWERED: usize = 1100;
 const ANSWERS: usize = 4;
-/// Where the echo is; nothing else of ours listens there.
+/// Port of the echo; nothing else of ours listens there.
 const ECHO: u16 = 7500;
 
 /// Times of one kind, each.

@@ -26,7 +26,7 @@ use std::{
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
 
-/// Where the file is to be had.
+/// Port at which the file is to be had.
 const COPIES: u16 = 7600;
 
 /// By what the file goes to the hosts.
@@ -92,7 +92,7 @@ fn forked(bench: &Bench<'_>, hosts: u8) -> Row {
 struct Baseline<'a> {
     runtime: &'a Runtime,
     plain: Plain,
-    /// Where copies are, of all hosts: in memory.
+    /// Folder of copies, of all hosts: in memory.
     folder: TempDir,
     job: String,
 }

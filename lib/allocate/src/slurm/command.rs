@@ -8,14 +8,14 @@ const PATIENCE: Duration = Duration::from_secs(20);
 /// Of what a command complains, so much is told.
 const SAID: usize = 500;
 
-/// Why Slurm does not do what it was asked.
+/// Reason why Slurm does not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SlurmError {
     /// A command cannot be run.
     #[error("Slurm's {program} cannot be run")]
     Run {
-        /// Which.
+        /// Program.
         program: &'static str,
         /// Error of the host.
         source: io::Error,
@@ -23,7 +23,7 @@ pub enum SlurmError {
     /// A command failed.
     #[error("Slurm's {program} failed: {said}")]
     Failed {
-        /// Which.
+        /// Program.
         program: &'static str,
         /// Message of the command.
         said: String,
@@ -31,7 +31,7 @@ pub enum SlurmError {
     /// A command did not end.
     #[error("Slurm's {program} did not answer within {} s", PATIENCE.as_secs())]
     Late {
-        /// Which.
+        /// Program.
         program: &'static str,
     },
 }
@@ -49,7 +49,7 @@ impl SlurmError {
     }
 }
 
-/// Where Slurm is found.
+/// Programs of Slurm.
 #[derive(Clone, Debug, Default)]
 pub struct Commands {
     conf: Option<PathBuf>,

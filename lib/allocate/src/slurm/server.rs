@@ -177,7 +177,7 @@ pub fn command(conf: &Path, program: &str, words: &[impl AsRef<OsStr>]) -> io::R
     }
 }
 
-/// Where Debian has daemons, which not every user's PATH names.
+/// Returns the path with the folders of Debian's daemons, which not every user's PATH names.
 fn path() -> String {
     let path = std::env::var("PATH").unwrap_or_default();
     format!("{path}:/usr/sbin:/sbin")

@@ -21,12 +21,12 @@ const MEASURE: Nanos = Nanos::secs(1);
 /// Names after which the old ones are forgotten: each takes some room and time.
 const NAMES: usize = 1_000;
 
-/// When something is next looked at.
+/// Times of the next looks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Reviews {
     judge: Nanos,
     measure: Nanos,
-    /// When one waited last.
+    /// Time at which one waited last.
     waited: Nanos,
 }
 
@@ -129,7 +129,7 @@ impl Dispatcher {
 
     /// Gives every vCPU a new name, and forgets the old ones.
     fn tidy(&mut self) {
-        match self.policy.build(self.cpus.len(), &super::knobs()) {
+        match forkyard_sched::build(self.policy, self.cpus.len(), &super::knobs()) {
             Ok(scheduler) => {
                 (0..self.vms.len()).for_each(|place| self.withdraw(place));
                 self.renew(scheduler);

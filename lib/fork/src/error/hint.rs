@@ -10,6 +10,10 @@ impl HostError {
     pub(super) fn hint(&self) -> Option<&'static str> {
         let hints = [
             (
+                matches!(self, Self::OtherAgent(_)),
+                "its disk is whole: `forkyard image commit CHECKPOINT IMAGE` makes an image of it, or fork it with the version of Forkyard that took it",
+            ),
+            (
                 matches!(self, Self::NoSuchVm { .. }),
                 "`forkyard ps` lists the VMs",
             ),

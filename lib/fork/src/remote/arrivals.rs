@@ -355,7 +355,7 @@ impl Host {
     }
 }
 
-/// Which pages will not come, and from where.
+/// Describes the pages that will not come, and their source.
 fn lost(arrival: &Arrival) -> String {
     let stretch = |(first, pages): &(PageNo, PageCount)| match pages.0 {
         1 => first.0.to_string(),

@@ -36,7 +36,7 @@ pub(super) struct Away {
     /// The VM that moved there, if they are no clones.
     #[serde(default)]
     pub moved: Option<VmId>,
-    /// Why that host cannot be asked, if it cannot.
+    /// Reason why that host cannot be asked, if it cannot.
     #[serde(skip)]
     pub silence: Option<String>,
 }

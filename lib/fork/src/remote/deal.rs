@@ -1,4 +1,4 @@
-//! Which host makes how many of a fork's clones, and where the pages come from.
+//! Hosts of a fork's clones, how many each makes, and the source of the pages.
 
 use super::Peer;
 use crate::{Host, HostError, fork::MOST_CLONES};
@@ -39,7 +39,7 @@ pub(crate) struct Far {
 /// Clones that one host makes.
 #[derive(Clone, Debug)]
 pub(crate) struct Share {
-    /// Which host.
+    /// Host.
     pub peer: Arc<dyn Peer>,
     /// Number of clones.
     pub count: u16,

@@ -2,11 +2,12 @@
 
 use super::Snapshot;
 use crate::{Host, HostError, blocking::blocking, vm::Vm};
+use forkyard_guestlink::VERSION;
 use forkyard_image::{Lineage, write_file};
 use forkyard_pager::{PagerError, Refusal};
 use forkyard_store::VmRecord;
 use forkyard_sys_host::private;
-use forkyard_types::{ImageId, VmState};
+use forkyard_types::{ImageId, VmName, VmState};
 use std::{
     collections::BTreeSet,
     fs::{self, DirBuilder, File},
@@ -23,6 +24,26 @@ const DEVICES: &str = "devices";
 /// The files a snapshot on disk has beside its slices.
 pub(crate) fn files(folder: &Path) -> [PathBuf; 2] {
     [folder.join(MEMORY), folder.join(DEVICES)]
+}
+
+/// The agent in a checkpoint's memory is of another version.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "the agent in the memory of checkpoint {vm} speaks {} of its messages, this daemon version {VERSION}",
+    version_of(*agent)
+)]
+pub struct OtherAgent {
+    /// The checkpoint.
+    vm: VmName,
+    /// Version of the agent; 0: an earlier one than those that are recorded.
+    agent: u16,
+}
+
+fn version_of(agent: u16) -> String {
+    match agent {
+        0 => "an earlier version".to_owned(),
+        version => format!("version {version}"),
+    }
 }
 
 impl Host {
@@ -90,6 +111,7 @@ impl Host {
         record.memory_image = Some(lineage.image);
         record.state = VmState::Checkpoint;
         self.store.put_vm(&record)?;
+        self.store.put_agent(record.id, VERSION)?;
         self.store.flush()?;
         Ok(record)
     }
@@ -124,6 +146,13 @@ impl Host {
         let Some(image) = record.memory_image else {
             return Err(HostError::Invalid(format!("{} is incomplete", record.name)));
         };
+        // Its clones would not understand a word, and be waited for in vain.
+        if let Some(agent) = self.store.agent(record.id)?
+            && agent != VERSION
+        {
+            let vm = record.name.clone();
+            return Err(OtherAgent { vm, agent }.into());
+        }
         let devices = self.folders.disks(record.id).join(DEVICES);
         let devices = fs::read(&devices).map_err(HostError::io("read", &devices))?;
         let memory = self.folders.page_image(image);

@@ -12,6 +12,7 @@ use crate::{
     under_way::UnderWay,
     vm::network_of,
 };
+use forkyard_guestlink::VERSION;
 use forkyard_network::Subnet;
 use forkyard_store::FamilyRecord;
 use forkyard_substrate::access::Act;
@@ -121,6 +122,12 @@ impl Host {
                 here,
             }
             .into());
+        }
+        if let Some(agent) = entry.agent
+            && agent != VERSION
+        {
+            let name = substrate.name.clone();
+            return Err(SubstrateError::OtherAgent { name, agent }.into());
         }
         let parts = substrate.parts()?;
         let folder = self.folders.substrate(parts.memory.image);
@@ -399,7 +406,7 @@ impl Host {
         Ok((assigned, Vec::new()))
     }
 
-    /// Where an empty slice over a substrate's disk may be for a moment.
+    /// Returns the path at which an empty slice over a substrate's disk may be for a moment.
     pub(super) fn template_of(&self, fork: ForkId) -> PathBuf {
         let folder = self.folders.all_substrates();
         folder.join(format!("{fork}.template"))

@@ -76,7 +76,7 @@ pub(super) enum Signed {
 
 /// Files of a substrate, and what is written anew to depend on no other one.
 pub(super) struct Contents {
-    /// Where the substrate's files are.
+    /// Folder of the substrate's files.
     pub from: PathBuf,
     pub parts: SubstrateParts,
     pub memory: Option<Image>,

@@ -10,6 +10,7 @@ use crate::{
     blocking::blocking,
     boot::{MEMORY_MIB, VCPUS},
 };
+use forkyard_guestlink::VERSION;
 use forkyard_image::Layer;
 use forkyard_substrate::{
     access::Act,
@@ -234,6 +235,11 @@ impl Host {
         };
         if entry.engine.is_empty() {
             return Err("it does not say which program saved its state".into());
+        }
+        if let Some(agent) = entry.agent.filter(|&agent| agent != VERSION) {
+            return Err(format!(
+                "its agent speaks version {agent} of its messages, this daemon version {VERSION}"
+            ));
         }
         let all = self.all_substrates().map_err(|error| error.to_string())?;
         let known = all.iter().find(|it| {

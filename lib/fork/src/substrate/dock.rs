@@ -2,6 +2,7 @@
 
 use super::{Entry, Leaving, Substrate, SubstrateError};
 use crate::{Host, HostError, blocking::blocking, vm::Vm};
+use forkyard_guestlink::VERSION;
 use forkyard_guestlink::{Command, ExecOut, Stream};
 use forkyard_store::VmRecord;
 use forkyard_substrate::{LISTS, Lists, Plan, Prepared};
@@ -75,6 +76,7 @@ impl Host {
                 memory: record.memory,
                 accel: record.accel.clone(),
                 engine: self.engine_version().await?,
+                agent: Some(VERSION),
                 created: crate::now(),
                 used: 0,
                 parts: None,
@@ -84,7 +86,7 @@ impl Host {
         })
     }
 
-    /// Which program saves and loads states here.
+    /// Returns the version of the program that saves and loads states here.
     pub(super) async fn engine_version(&self) -> Result<String, HostError> {
         let engine = self.engine.clone();
         blocking(move || Ok::<_, HostError>(engine.version()?)).await

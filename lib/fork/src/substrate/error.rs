@@ -1,10 +1,10 @@
-//! Why something could not be done with a substrate.
+//! Reasons why something could not be done with a substrate.
 
 use forkyard_substrate::{ListsError, access::Denied, sign::SignError};
 use forkyard_types::{ByteCount, ErrorKind, VmName};
 use std::path::PathBuf;
 
-/// Why something could not be done with a substrate.
+/// Reason why something could not be done with a substrate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum SubstrateError {
@@ -51,6 +51,17 @@ pub enum SubstrateError {
         of: String,
         /// The program of this host.
         here: String,
+    },
+    /// The agent in its memory is of another version.
+    #[error(
+        "the agent in the memory of substrate {name} speaks version {agent} of its messages, this daemon version {}",
+        forkyard_guestlink::VERSION
+    )]
+    OtherAgent {
+        /// The substrate.
+        name: VmName,
+        /// Version of the agent.
+        agent: u16,
     },
     /// The host has no room for it.
     #[error("substrate pool is full: {short} more than its {limit} would be needed ({could_go})")]
@@ -112,6 +123,7 @@ impl SubstrateError {
             | Self::InUse { .. }
             | Self::HasClones { .. }
             | Self::OtherEngine { .. }
+            | Self::OtherAgent { .. }
             | Self::Full { .. }
             | Self::FromElsewhere { .. } => ErrorKind::Conflict,
             Self::NotBrought { .. } => ErrorKind::Invalid,
@@ -134,6 +146,9 @@ impl SubstrateError {
             Self::FromElsewhere { .. } => Some("dock it on the host where its family was founded"),
             Self::OtherEngine { .. } => {
                 Some("activate it where that program runs, or dock it anew here")
+            }
+            Self::OtherAgent { .. } => {
+                Some("activate it with the version of Forkyard that made it, or dock it anew here")
             }
             Self::Full { .. } => Some("or start the daemon with a larger --substrate-pool"),
             Self::NotBrought { .. } => Some("push it again from where it was docked"),

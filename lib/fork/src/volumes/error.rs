@@ -1,10 +1,10 @@
-//! Why something could not be done with a volume.
+//! Reasons why something could not be done with a volume.
 
 use forkyard_blockd::{Blame, ClientError, StreamError};
 use forkyard_types::{ErrorKind, VmName};
 use std::{io, path::PathBuf};
 
-/// Why something could not be done with a volume.
+/// Reason why something could not be done with a volume.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VolumeError {

@@ -158,7 +158,7 @@ proptest! {
     }
 }
 
-/// Where others happen to want nothing for a while it is not named until they do: so it
+/// Allows for a while in which others want nothing, when it is not named: so it
 /// is a matter of nearly all.
 #[test]
 fn a_greedy_guest_is_named_alone_and_nearly_always_within_a_minute() {

@@ -1,9 +1,9 @@
-//! Why a guest could not be talked to.
+//! Reasons why a guest could not be talked to.
 
 use crate::{EncodeError, FrameError};
 use std::{io, path::PathBuf, sync::Arc, time::Duration};
 
-/// Why a guest could not be talked to.
+/// Reason why a guest could not be talked to.
 #[derive(Clone, Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkError {
@@ -66,7 +66,7 @@ pub enum LinkError {
     Moved {
         /// Name of that host here.
         host: String,
-        /// Why there was no connection; none if there was one.
+        /// Reason why there was no connection; none if there was one.
         source: Option<Arc<io::Error>>,
     },
     /// The guest sent more than it was given room for, or lost the command.

@@ -14,7 +14,7 @@ use tokio::{
 pub enum ExecOut {
     /// The command wrote something.
     Output {
-        /// Where to.
+        /// Destination.
         stream: Stream,
         /// Bytes of output.
         data: Vec<u8>,
@@ -55,7 +55,7 @@ pub struct ExecInput {
     room: Arc<Semaphore>,
 }
 
-/// Where the connection leaves what a command does.
+/// Desk at which the connection leaves what a command does.
 #[derive(Debug)]
 pub struct Desk {
     out: mpsc::Sender<ExecOut>,

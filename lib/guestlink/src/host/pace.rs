@@ -27,7 +27,7 @@ pub struct Pace {
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
     rate: u32,
-    /// When all that was taken is paid for; in the past for one that has some
+    /// Time at which all that was taken is paid for; in the past for one that has some
     /// to spend.
     paid: Instant,
 }

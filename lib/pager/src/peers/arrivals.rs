@@ -53,7 +53,7 @@ pub(crate) struct Arrivals<W> {
     /// Pages that come after all others.
     last: PageSet,
     file: File,
-    /// Where all pages are that do not come.
+    /// Image below, which has all pages that do not come.
     below: Option<Below>,
     state: Mutex<State<W>>,
     /// Held while pages are put in their place. A read that waits for one is answered before it is

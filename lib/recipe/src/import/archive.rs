@@ -22,7 +22,7 @@ const LINKS: usize = 8;
 /// Most bytes of a part's name.
 const LONGEST: usize = 4096;
 
-/// Where a part is.
+/// Place of a part.
 #[derive(Debug)]
 enum Part {
     Bytes { start: u64, size: u64 },

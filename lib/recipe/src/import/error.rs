@@ -1,4 +1,4 @@
-//! Why something could not be imported.
+//! Reasons why something could not be imported.
 
 use super::digest::Digest;
 use crate::error::BuildError;
@@ -6,7 +6,7 @@ use forkyard_files::FilesError;
 use forkyard_types::ByteCount;
 use std::{io, path::PathBuf};
 
-/// Why something could not be imported.
+/// Reason why something could not be imported.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ImportError {
@@ -50,7 +50,7 @@ pub enum ImportError {
     Build(#[from] BuildError),
 }
 
-/// Why a disk is none that a guest can have.
+/// Reason why a disk is none that a guest can have.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DiskError {
@@ -116,7 +116,7 @@ pub enum DiskError {
     },
 }
 
-/// Why an archive is none of a container image that a guest can be.
+/// Reason why an archive is none of a container image that a guest can be.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ArchiveError {
@@ -204,7 +204,7 @@ pub enum ArchiveError {
     Layer {
         /// Number of it, from 1.
         number: usize,
-        /// Why.
+        /// Cause.
         source: LayerError,
     },
     /// The part is larger than it may be.
@@ -226,7 +226,7 @@ pub enum ArchiveError {
     DiskSize(ByteCount),
 }
 
-/// Why a layer cannot be unpacked.
+/// Reason why a layer cannot be unpacked.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LayerError {

@@ -199,7 +199,7 @@ impl<'a> Tree<'a> {
         Ok(())
     }
 
-    /// Where an entry goes; nothing is there any more but, for a folder,
+    /// Returns where an entry goes; nothing is there any more but, for a folder,
     /// a folder.
     fn place(&self, path: &Path, kind: &Kind) -> Result<PathBuf, LayerError> {
         let place = inside::place(self.root, path).map_err(making(path))?;

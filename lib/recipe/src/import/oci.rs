@@ -1,4 +1,4 @@
-//! Which image of an archive is meant, and what it is made of.
+//! Selection of an image of an archive, and its parts.
 //!
 //! Two forms: an OCI image layout (image-spec 1.1: `index.json` names manifests,
 //! and these a configuration and layers), and that of `docker save`

@@ -35,7 +35,7 @@ const UNPACKED: ByteCount = ByteCount(32 << 30);
 const ENTRIES: u64 = 4_000_000;
 /// Bytes of headers and padding that an entry of an archive may have on average.
 const HEADERS: u64 = 4096;
-/// Where a container expects folders, with the modes they have.
+/// Folders that a container expects, with their modes.
 const FOLDERS: [(&str, u32); 6] = [
     ("/dev", 0o755),
     ("/etc", 0o755),

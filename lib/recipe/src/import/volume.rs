@@ -1,4 +1,4 @@
-//! Where on a disk the root file system is.
+//! Place of the root file system on a disk.
 //!
 //! The guest's kernel has the whole disk as its root, on ext4 (which reads
 //! ext2 and ext3, too). A disk may be just that, or have a partition table,

@@ -47,7 +47,7 @@ struct Purse {
 pub struct Credit {
     purses: Vec<Purse>,
     next: Nanos,
-    /// When credits were last dealt out.
+    /// Time at which credits were last dealt out.
     dealt: Option<Nanos>,
 }
 

@@ -38,7 +38,7 @@ const AFTER_ALL: i64 = i64::MAX / 2;
 /// A whole CPU, in millionths.
 const WHOLE: u64 = 1_000_000;
 
-/// Which of the two.
+/// Rule of the two: `atropos` or `sedf`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flavour {
     /// Refuses what it could not keep.

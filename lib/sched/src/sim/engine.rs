@@ -113,7 +113,7 @@ impl Engine {
         let speeds = setup.cpus.iter().map(|&speed| f64::from(speed) / 1e3);
         let mut engine = Self {
             world: World::new(speeds),
-            policy: setup.policy.build(setup.cpus.len(), &knobs)?,
+            policy: crate::build(setup.policy, setup.cpus.len(), &knobs)?,
             guests: Vec::new(),
             vcpus: Vec::new(),
             cpus: { setup.cpus.iter() }
@@ -357,7 +357,7 @@ impl Engine {
         }
     }
 
-    /// When a CPU must be looked at next.
+    /// Plans the next look at a CPU.
     fn plan(&mut self, cpu: CpuId) {
         let now = self.world.now;
         let end = self.world[cpu].running.map_or(Nanos::FOREVER, |vcpu| {

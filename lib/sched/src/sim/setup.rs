@@ -75,7 +75,7 @@ pub struct Setup {
     /// Further settings of the policy. Its seed is replaced by one drawn from
     /// `seed`.
     pub knobs: Knobs,
-    /// Where all chance comes from.
+    /// Seed of all chance.
     pub seed: u64,
     /// Time not measured, at the beginning.
     pub warm_up: Nanos,
@@ -87,7 +87,7 @@ pub struct Setup {
     pub lag: Nanos,
 }
 
-/// Why a setup cannot be simulated.
+/// Reason why a setup cannot be simulated.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum SetupError {
@@ -111,9 +111,9 @@ pub enum SetupError {
     Refused {
         /// The policy.
         policy: Policy,
-        /// Which domain.
+        /// Name of the domain.
         domain: String,
-        /// Why.
+        /// Cause.
         source: Refused,
     },
 }

@@ -27,7 +27,7 @@ const BUSY: Duration = Duration::from_millis(50);
 /// Image to fetch, and its server.
 #[derive(Clone, Debug)]
 pub struct Fetch {
-    /// Where the server listens.
+    /// Address at which the server listens.
     pub server: SocketAddr,
     /// Our address on the way there.
     pub local: IpAddr,
@@ -41,7 +41,7 @@ pub struct Fetch {
     pub ahead: usize,
 }
 
-/// Why a page did not come.
+/// Reason why a page did not come.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum FetchError {
@@ -50,9 +50,9 @@ pub enum FetchError {
     Lost {
         /// The page.
         page: PageNo,
-        /// Where it was to come from.
+        /// Address of its server.
         server: SocketAddr,
-        /// Why.
+        /// Cause.
         source: Loss,
     },
     /// The server cannot read it.
@@ -60,7 +60,7 @@ pub enum FetchError {
     Gone {
         /// The page.
         page: PageNo,
-        /// Where it was to come from.
+        /// Address of its server.
         server: SocketAddr,
     },
     /// The client has been ended.
@@ -234,7 +234,7 @@ impl Client {
         self.shared.state().receiver.round_trip()
     }
 
-    /// Why the server is lost, if it is.
+    /// Returns why the server is lost, if it is.
     pub fn lost(&self) -> Option<Loss> {
         self.shared.state().receiver.lost()
     }

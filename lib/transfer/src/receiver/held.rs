@@ -15,7 +15,7 @@ pub(super) struct Held {
     first: PageSet,
     /// Pages that are fetched after all others, unless a reader waits for them.
     last: PageSet,
-    /// Where to look for the next page that is missing and comes neither first nor last.
+    /// Page from which the next that is missing and comes neither first nor last is looked for.
     cursor: PageNo,
     pub told: bool,
 }

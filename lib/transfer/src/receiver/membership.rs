@@ -18,7 +18,7 @@ pub(super) struct Membership {
     pub alone: Way,
     pub all: Way,
     pub seen: (Replays, Replays),
-    /// When the group was last heard; `None`: not, or not any more.
+    /// Time at which the group was last heard; `None`: not, or not any more.
     pub hears: Option<Instant>,
     pub foreign: u32,
     pub news: News,
@@ -61,7 +61,7 @@ impl Silence {
         }
     }
 
-    /// When it is one, if `after` is the first time; later each time.
+    /// Returns the time at which it is one, if `after` is the first time; later each time.
     pub fn ends(self, after: Duration) -> Instant {
         self.since + after * (1 << self.tries.min(8))
     }

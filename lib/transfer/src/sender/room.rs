@@ -29,7 +29,7 @@ impl Sender {
         }
     }
 
-    /// Where a sign that there is a group goes, if one is due.
+    /// Returns the destination of a sign that there is a group, if one is due.
     pub(super) fn beacon_due(&mut self, now: Instant) -> Option<SocketAddrV4> {
         let group = self.group_address()?;
         if self.members.len() == 0 || now < self.room.beacon {

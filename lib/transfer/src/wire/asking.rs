@@ -48,7 +48,7 @@ pub struct Reception {
     pub rate: u64,
 }
 
-/// Why a page is asked for.
+/// Reason why a page is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Urgency {
     /// The page is waited for.
@@ -62,13 +62,13 @@ pub enum Urgency {
 /// Pages asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ask {
-    /// Which.
+    /// Run of pages.
     pub run: Run,
-    /// Why.
+    /// Reason.
     pub urgency: Urgency,
     /// Number of times the same was asked before.
     pub before: u8,
-    /// Which parts of it are missing; of several pages, all.
+    /// Parts of it that are missing; of several pages, all.
     pub parts: Parts,
 }
 

@@ -43,7 +43,7 @@ pub struct Part<'a> {
     pub encoding: Encoding,
     /// Length of all parts together, at most a page.
     pub total: u16,
-    /// Which part.
+    /// Number of the part.
     pub index: u8,
     /// Number of parts, 2 to 8.
     pub parts: u8,
@@ -73,7 +73,7 @@ impl<'a> Items<'a> {
     }
 }
 
-/// Where the part `index` of `total` bytes in `parts` parts lies.
+/// Returns the range of the part `index` of `total` bytes in `parts` parts.
 pub(crate) fn part_bytes(total: u16, index: u8, parts: u8) -> std::ops::Range<usize> {
     let (total, index) = (usize::from(total), usize::from(index));
     let each = total.div_ceil(usize::from(parts.max(1)));

@@ -132,7 +132,7 @@ fn pose(packet: &[u8], last: &[u8], n: usize) -> Option<Vec<u8>> {
     (posing[KIND] == PAGES_OF).then_some(posing)
 }
 
-/// Where the client on this host gets its server's packets.
+/// Returns the address at which the client on this host gets its server's packets.
 fn port(hosts: &Hosts, n: u8) -> SocketAddr {
     let table = hosts.on(n, || std::fs::read_to_string("/proc/thread-self/net/udp"));
     let table = table.expect("a table of sockets");

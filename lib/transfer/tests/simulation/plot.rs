@@ -75,14 +75,14 @@ impl Default for Network {
 /// From when until when, since the start of the run.
 pub type Span = std::ops::Range<Duration>;
 
-/// When packets do not pass a host.
+/// Time in which packets do not pass a host.
 #[derive(Clone, Debug)]
 pub struct Cut {
     pub when: Span,
     pub which: Which,
 }
 
-/// Which packets do not.
+/// Packets that do not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Which {
     In,
@@ -114,16 +114,16 @@ pub struct Slow {
 #[derive(Clone, Debug, Default)]
 pub struct Fate {
     pub cuts: Vec<Cut>,
-    /// When it dies, and when another is started in its place.
+    /// Times at which it dies, and at which another is started in its place.
     pub dies: Vec<(Duration, Option<Duration>)>,
 }
 
 /// Task of one client.
 #[derive(Clone, Debug)]
 pub struct Job {
-    /// Which image it wants, of those in the plot.
+    /// Image that it wants, of those in the plot.
     pub image: usize,
-    /// When it starts.
+    /// Time at which it starts.
     pub starts: Duration,
     /// Pages it waits for, in order.
     pub wants: Vec<PageNo>,
@@ -134,12 +134,12 @@ pub struct Job {
     pub complete: Complete,
     /// True if the group's packets ever reach it.
     pub multicast: bool,
-    /// When they do not.
+    /// Times in which they do not.
     pub deaf: Vec<Span>,
     pub cuts: Vec<Cut>,
-    /// When its link is slow, and how.
+    /// Time in which its link is slow, and how.
     pub slow: Option<(Span, Slow)>,
-    /// When it is no more.
+    /// Time at which it is no more.
     pub dies: Option<Duration>,
 }
 
@@ -155,7 +155,7 @@ pub struct Plot {
     pub disjoint: Vec<Run>,
     pub gone: BTreeSet<PageNo>,
     pub multicast: bool,
-    /// When no group's packets reach any member.
+    /// Times in which no group's packets reach any member.
     pub deaf: Vec<Span>,
     pub law: flow::Law,
     /// One for each image, which has a server of its own; two draw the same group.
@@ -206,9 +206,9 @@ pub struct Outcome {
     /// By all servers together.
     pub sent: Sent,
     pub received: Vec<Received>,
-    /// When the last client had what it wanted.
+    /// Time at which the last client had what it wanted.
     pub took: Duration,
-    /// When each client had.
+    /// Times at which each client had.
     pub ended: Vec<Option<Duration>>,
     /// Time that each page was waited for.
     pub waits: Vec<Duration>,

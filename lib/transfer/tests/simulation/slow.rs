@@ -32,7 +32,7 @@ fn plot(seed: u64, clients: usize, slow: Option<Slow>) -> Plot {
     plot
 }
 
-/// When the last of the first `clients` had everything.
+/// Returns the time at which the last of the first `clients` had everything.
 fn took(outcome: &Outcome, clients: usize) -> Duration {
     let ended = outcome.ended[..clients].iter().flatten();
     ended.max().copied().expect("somebody ended")

@@ -103,7 +103,7 @@ pub(crate) struct Job {
     /// Done so far, of `total_progress`: bytes of a disk that is copied.
     pub(crate) current_progress: u64,
     pub(crate) total_progress: u64,
-    /// Why it failed, if it did.
+    /// Reason why it failed, if it did.
     pub(crate) error: Option<String>,
 }
 

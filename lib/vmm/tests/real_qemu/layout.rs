@@ -1,4 +1,4 @@
-//! Where QEMU has a guest's memory among the addresses of its machine.
+//! Place of a guest's memory among the addresses of its machine.
 
 use forkyard_types::{ByteCount, PAGE_SIZE, PageCount, PageNo};
 use forkyard_vmm::page_of_frames;

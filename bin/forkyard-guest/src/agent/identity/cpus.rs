@@ -3,7 +3,7 @@
 use crate::init::{Outcome, doing};
 use std::{fs, io, path::Path};
 
-/// Where the kernel has them.
+/// Folder in which the kernel has them.
 pub const CPUS: &str = "/sys/devices/system/cpu";
 
 /// Brings vCPUs below `granted` online and takes the others offline. The first

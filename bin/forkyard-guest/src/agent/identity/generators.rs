@@ -65,7 +65,7 @@ pub fn refill(processes: &[i32]) -> Outcome {
     Ok(())
 }
 
-/// Where a process has private copies of the page.
+/// Finds the addresses at which a process has private copies of the page.
 fn tables(maps: &str) -> impl Iterator<Item = usize> {
     maps.lines().filter_map(|line| {
         let mut words = line.split_ascii_whitespace();

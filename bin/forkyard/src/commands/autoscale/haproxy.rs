@@ -125,7 +125,7 @@ impl Balancer {
         self.folder.path()
     }
 
-    /// Why it has ended, in its own words.
+    /// Returns why it has ended, in its own words.
     fn failure(&self) -> anyhow::Error {
         let said = fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
         let lines: Vec<_> = said.lines().filter(|it| !it.contains("[NOTICE]")).collect();

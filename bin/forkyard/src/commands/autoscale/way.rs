@@ -48,7 +48,7 @@ impl Drop for Way {
     }
 }
 
-/// Where the socket of a slot is.
+/// Returns the path of the socket of a slot.
 pub fn socket(folder: &Path, slot: SlotNo) -> PathBuf {
     folder.join(format!("{PREFIX}{slot}.sock"))
 }

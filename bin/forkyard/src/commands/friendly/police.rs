@@ -3,19 +3,18 @@
 //! A cap is the dispatcher's, of `forkyard sched`: it holds a VM back to its fair
 //! share for as long as the police goes on.
 
-use crate::{
-    args::Format,
-    commands::{sched, top},
-};
-use anyhow::{Context, ensure};
+use crate::{args::Format, commands::top};
+use anyhow::{Context, bail, ensure};
 use clap::{Args, ValueEnum};
-use forkyard_client::{Client, Place};
+use forkyard_client::{Client, ClientError, of_vm};
 use forkyard_friendly::{Finding, Police, PoliceConfig, Sample, Use};
-use forkyard_types::{Usage, VmUsage};
+use forkyard_types::{
+    ErrorKind, SchedLevel, SchedPolicy, SchedSettings, SchedState, Usage, VmId, VmUsage,
+};
+use hyper::Method;
 use serde_json::json;
 use std::{
     collections::BTreeMap,
-    path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -26,6 +25,9 @@ const LEAST: u32 = 5;
 const DEAF: &str = "cannot hear of signals";
 /// Time without a sample that is borne: the daemon is started anew, most likely.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// Time a daemon is waited for at the end, to let guests go, and the time between two tries.
+const RETURN: Duration = Duration::from_secs(10);
+const AGAIN: Duration = Duration::from_millis(200);
 
 /// Measure that VMs' shares are in proportion to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -68,21 +70,29 @@ fn interval(text: &str) -> Result<f64, String> {
 }
 
 /// Names guests as they are found, a line each.
-pub async fn police(
-    client: &Client,
-    run_dir: &Path,
-    format: Format,
-    wanted: &Policed,
-) -> anyhow::Result<()> {
+pub async fn police(client: &Client, format: Format, wanted: &Policed) -> anyhow::Result<()> {
     ensure!(
         wanted.waiting > 0.0 && wanted.waiting <= 1.0,
         "--waiting is {}: it must be over 0, at most 1",
         wanted.waiting
     );
     let mut custody = match wanted.enforce {
-        true => Some(Custody::new(client, run_dir)?),
+        true => Some(Custody::new(client).await?),
         false => None,
     };
+    let policed = go_on(client, format, wanted, custody.as_mut()).await;
+    if let Some(custody) = custody {
+        custody.end().await;
+    }
+    policed
+}
+
+async fn go_on(
+    client: &Client,
+    format: Format,
+    wanted: &Policed,
+    mut custody: Option<&mut Custody<'_>>,
+) -> anyhow::Result<()> {
     let ends = [
         SignalKind::interrupt(),
         SignalKind::terminate(),
@@ -122,7 +132,7 @@ pub async fn police(
         sampled = Instant::now();
         for found in police.sample(&seen(&before, &now, wanted.by)) {
             let cap = match &mut custody {
-                Some(custody) => custody.take(&now, &found)?,
+                Some(custody) => custody.take(&now, &found).await?,
                 None => None,
             };
             name(format, &found, cap)?;
@@ -141,66 +151,98 @@ async fn told_to_end([interrupt, terminate, hangup]: &mut [Signal; 3]) {
     }
 }
 
-/// Guests that are capped. Dropped, they are let go.
-struct Custody {
-    run_dir: PathBuf,
-    /// Processes of their QEMUs, and their names.
-    capped: BTreeMap<u32, String>,
+/// Guests that are capped, until its end.
+struct Custody<'a> {
+    client: &'a Client,
+    /// VMs, and their names.
+    capped: BTreeMap<VmId, String>,
 }
 
-impl Custody {
-    fn new(client: &Client, run_dir: &Path) -> anyhow::Result<Self> {
-        ensure!(
-            matches!(client.place(), Place::Socket(_)),
-            "--enforce acts on the host it runs on: leave --url and FORKYARD_URL out, and run it there"
-        );
-        sched::can_cap(run_dir)?;
+impl<'a> Custody<'a> {
+    /// Checks that VMs can be capped, and let go afterwards: nothing else schedules them.
+    async fn new(client: &'a Client) -> anyhow::Result<Self> {
+        match client.call::<SchedState>(Method::GET, "/v1/sched").await {
+            Ok(state) if !state.vms.is_empty() => bail!(
+                "VMs are scheduled there already, by the policy {}: release them first (forkyard sched release VM)",
+                state.policy
+            ),
+            Ok(_) => {}
+            Err(error) if is_gone(&error) => {}
+            Err(error) => return Err(error.into()),
+        }
         Ok(Self {
-            run_dir: run_dir.to_owned(),
+            client,
             capped: BTreeMap::new(),
         })
     }
 
     /// Caps a VM to its share; to how many per cent of a CPU. None if it has gone,
     /// or is capped already.
-    fn take(&mut self, now: &Usage, found: &Finding<String>) -> anyhow::Result<Option<u32>> {
+    async fn take(&mut self, now: &Usage, found: &Finding<String>) -> anyhow::Result<Option<u32>> {
         let named = |one: &&VmUsage| one.vm.name.to_string() == found.guest;
-        let Some(pid) = now.vms.iter().find(named).and_then(|one| one.vm.pid) else {
+        let Some(vm) = now.vms.iter().find(named).map(|one| one.vm.id) else {
             return Ok(None);
         };
-        if self.capped.contains_key(&pid) {
+        if self.capped.contains_key(&vm) {
             return Ok(None);
         }
         let cap = percent(found.share);
+        let settings = SchedSettings {
+            level: Some(SchedLevel::Enforce),
+            policy: Some(SchedPolicy::Credit),
+            cap: Some(cap),
+            ..SchedSettings::default()
+        };
         // Before it is done: what is half done is undone as well.
-        self.capped.insert(pid, found.guest.clone());
-        match sched::cap(&self.run_dir, pid, &found.guest, cap) {
-            Ok(()) => Ok(Some(cap)),
-            // It has ended since it was looked at, and its number may be another's by the end.
-            Err(_) if !lives(pid) => {
-                self.capped.remove(&pid);
+        self.capped.insert(vm, found.guest.clone());
+        let path = of_vm(&vm.to_string(), "sched");
+        match self.client.put::<SchedState>(&path, &settings).await {
+            Ok(_) => Ok(Some(cap)),
+            // It has ended since it was looked at.
+            Err(error) if is_gone(&error) => {
+                self.capped.remove(&vm);
                 Ok(None)
             }
-            Err(error) => Err(error.context(format!("cannot cap {}", found.guest))),
+            Err(error) => {
+                let error = anyhow::Error::new(error);
+                Err(error.context(format!("cannot cap {}", found.guest)))
+            }
         }
     }
-}
 
-impl Drop for Custody {
-    fn drop(&mut self) {
-        for (&pid, name) in &self.capped {
+    /// Lets them go.
+    async fn end(self) {
+        for (vm, name) in &self.capped {
+            let path = of_vm(&vm.to_string(), "sched");
+            let began = Instant::now();
+            let released = loop {
+                let released = self.client.call::<SchedState>(Method::DELETE, &path).await;
+                match &released {
+                    // The daemon may be on its way back.
+                    Err(error) if error.is_no_daemon() && began.elapsed() < RETURN => {
+                        tokio::time::sleep(AGAIN).await;
+                    }
+                    _ => break released,
+                }
+            };
             // One that has ended is forgotten by the dispatcher itself.
-            if lives(pid)
-                && let Err(error) = sched::let_go(&self.run_dir, pid)
+            if let Err(error) = released
+                && !is_gone(&error)
             {
+                let error = anyhow::Error::new(error);
                 tell!("forkyard: {name} stays capped ({error:#}): forkyard sched release {name}");
             }
         }
     }
 }
 
-fn lives(pid: u32) -> bool {
-    Path::new("/proc").join(pid.to_string()).exists()
+/// Tells whether the VM is not there any more, does not run, or is not scheduled.
+fn is_gone(error: &ClientError) -> bool {
+    matches!(
+        error,
+        ClientError::Refused(refused)
+            if matches!(refused.kind, ErrorKind::NotFound | ErrorKind::Conflict)
+    )
 }
 
 #[expect(

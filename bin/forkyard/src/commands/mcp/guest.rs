@@ -15,7 +15,7 @@ use serde_json::json;
 /// Bytes read of a file, unless more are wanted.
 const BYTES: u64 = 64 << 10;
 
-/// Why nothing came of it.
+/// Reason why nothing came of it.
 #[derive(Debug, thiserror::Error)]
 pub enum GuestError {
     /// The daemon refused, or failed.
@@ -24,7 +24,7 @@ pub enum GuestError {
     /// The command did not end by itself.
     #[error("{error}{}", said_so_far(stdout, stderr))]
     Failed {
-        /// Why.
+        /// Reason.
         error: ApiError,
         /// Standard output until then.
         stdout: String,

@@ -101,7 +101,7 @@ pub struct SessionRead {
     pub vm: String,
     /// Process id of the command, as `exec` answered.
     pub pid: Whole<1, PID>,
-    /// Where to begin: `next` of the answer before, 0 if absent.
+    /// Position to begin at: `next` of the answer before, 0 if absent.
     pub from: Option<Whole<0, EXACT>>,
     /// Seconds to wait for output or the command's end where there is nothing to read, 0 if absent.
     pub wait_s: Option<Whole<0, MOST_SECONDS>>,

@@ -1,29 +1,22 @@
-//! `sched set`, `release`, `show`, `top`: the dispatcher's client. It starts the
-//! dispatcher if none runs.
+//! `sched set`, `release`, `show`, `top`: the daemon's client.
 
 use crate::{args::Format, output};
-use anyhow::{Context, bail};
+use anyhow::bail;
 use clap::Args as ClapArgs;
 use forkyard_client::{Client, of_vm};
-use forkyard_dispatch::{
-    protocol::{Because, Level, Means, Reply, Request, Shown, VcpuShown, VmShown, Wanted},
-    socket::ask,
+use forkyard_types::{
+    Parallel, SchedLevel, SchedMeans, SchedPause, SchedPolicy, SchedProcess, SchedSettings,
+    SchedState, VcpuSched, VmSched,
 };
-use forkyard_sched::{Nanos, Parallel, Policy};
-use forkyard_types::VmInspect;
 use hyper::Method;
 use std::{
-    fs,
     io::{self, IsTerminal},
-    os::unix::process::CommandExt,
-    path::{Path, PathBuf},
-    process::{Command, ExitCode, Stdio},
-    time::{Duration, Instant},
+    process::ExitCode,
+    time::Duration,
 };
 
-/// Time a dispatcher may take to answer for the first time.
-const START: Duration = Duration::from_secs(60);
-const POLL: Duration = Duration::from_millis(10);
+/// Path of the state of the daemon's host.
+const HOST: &str = "/v1/sched";
 
 /// A VM of Forkyard's, or any QEMU.
 #[derive(Debug, ClapArgs)]
@@ -45,14 +38,14 @@ pub struct Set {
     /// of a QEMU that does not name its threads.
     #[arg(long, requires = "pid", value_delimiter = ',')]
     threads: Option<Vec<u32>>,
-    /// Level of intervention: observe, place (affinity, niceness, deadlines) or
+    /// SchedLevel of intervention: observe, place (affinity, niceness, deadlines) or
     /// enforce (freeze threads that are not to run). With --policy, enforce;
     /// but place under balance, procco, cpuco and sbco without --parallel.
     #[arg(long, value_parser = level)]
-    level: Option<Level>,
+    level: Option<SchedLevel>,
     /// The policy, of all VMs that are scheduled here: they share the CPUs.
     #[arg(long)]
-    policy: Option<Policy>,
+    policy: Option<SchedPolicy>,
     /// The VM's vCPUs wait for each other.
     #[arg(long, conflicts_with = "not_parallel")]
     parallel: bool,
@@ -74,9 +67,18 @@ pub struct Set {
     period: Option<u64>,
 }
 
+/// `sched show`
+#[derive(Debug, ClapArgs)]
+pub struct Whose {
+    /// Name or id of a VM: that of its host; without, of the daemon's.
+    vm: Option<String>,
+}
+
 /// `sched top`
 #[derive(Debug, ClapArgs)]
 pub struct Top {
+    #[command(flatten)]
+    whose: Whose,
     /// Seconds between two looks.
     #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u64).range(1..=3600))]
     interval: u64,
@@ -86,45 +88,35 @@ pub struct Top {
     once: bool,
 }
 
-fn level(word: &str) -> Result<Level, String> {
+fn level(word: &str) -> Result<SchedLevel, String> {
     match word {
-        "observe" => Ok(Level::Observe),
-        "place" => Ok(Level::Place),
-        "enforce" => Ok(Level::Enforce),
+        "observe" => Ok(SchedLevel::Observe),
+        "place" => Ok(SchedLevel::Place),
+        "enforce" => Ok(SchedLevel::Enforce),
         _ => Err("choose observe, place or enforce".to_owned()),
     }
 }
 
 impl Which {
-    /// Finds the VM's process and name. Asks the daemon about a VM of
-    /// Forkyard's.
-    async fn find(self, run_dir: &Path) -> anyhow::Result<(u32, Option<String>)> {
-        match (self.vm, self.pid) {
-            (Some(vm), _) => {
-                let path = of_vm(&vm, "inspect");
-                let client = Client::new(run_dir);
-                let found: VmInspect = client.call(Method::GET, &path).await?;
-                let pid = found.vm.pid.with_context(|| format!("{vm} does not run"))?;
-                Ok((pid, Some(found.vm.name.to_string())))
-            }
-            (None, Some(pid)) => Ok((pid, None)),
+    /// Returns the path of its settings.
+    fn path(&self) -> anyhow::Result<String> {
+        match (&self.vm, self.pid) {
+            (Some(vm), _) => Ok(of_vm(vm, "sched")),
+            (None, Some(pid)) => Ok(format!("{HOST}/processes/{pid}")),
             (None, None) => bail!("wanted a VM or --pid"),
         }
     }
 }
 
 /// Has a VM scheduled.
-pub async fn set(run_dir: &Path, format: Format, set: Set) -> anyhow::Result<ExitCode> {
-    let (pid, name) = set.which.find(run_dir).await?;
+pub async fn set(client: &Client, format: Format, set: Set) -> anyhow::Result<ExitCode> {
+    let path = set.which.path()?;
     let parallel = match (set.parallel, set.not_parallel) {
         (true, _) => Some(Parallel::Yes),
         (_, true) => Some(Parallel::No),
         (false, false) => None,
     };
-    let wanted = Wanted {
-        pid,
-        name,
-        threads: set.threads,
+    let settings = SchedSettings {
         level: set.level,
         policy: set.policy,
         parallel,
@@ -133,112 +125,79 @@ pub async fn set(run_dir: &Path, format: Format, set: Set) -> anyhow::Result<Exi
         slice_us: set.slice,
         period_us: set.period,
     };
-    start(run_dir)?;
-    answer(run_dir, format, &Request::Set(wanted))
-}
-
-/// Lets a VM go.
-pub async fn release(run_dir: &Path, format: Format, which: Which) -> anyhow::Result<ExitCode> {
-    let (pid, _) = which.find(run_dir).await?;
-    answer(run_dir, format, &Request::Release { pid })
-}
-
-/// Checks that VMs can be capped, and let go afterwards: no other program
-/// schedules them.
-pub fn can_cap(run_dir: &Path) -> anyhow::Result<()> {
-    match ask(&socket(run_dir), &Request::Show) {
-        Ok(Reply::Done(shown)) if !shown.vms.is_empty() => bail!(
-            "VMs are scheduled here already, by the policy {}: release them first (forkyard sched release VM)",
-            shown.policy
-        ),
-        Ok(Reply::Done(_) | Reply::Refused(_)) | Err(_) => Ok(()),
-    }
-}
-
-/// Caps a VM, in per cent of one CPU.
-pub fn cap(run_dir: &Path, pid: u32, name: &str, percent: u32) -> anyhow::Result<()> {
-    start(run_dir)?;
-    let wanted = Wanted {
-        pid,
-        name: Some(name.to_owned()),
-        level: Some(Level::Enforce),
-        policy: Some(Policy::Credit),
-        cap: Some(percent),
-        ..Wanted::default()
+    let threads = set.threads;
+    let state = match set.which.vm {
+        Some(_) => client.put(&path, &settings).await?,
+        None => {
+            client
+                .put(&path, &SchedProcess { threads, settings })
+                .await?
+        }
     };
-    done(run_dir, &Request::Set(wanted)).map(drop)
+    told(format, &state)
 }
 
 /// Lets a VM go.
-pub fn let_go(run_dir: &Path, pid: u32) -> anyhow::Result<()> {
-    done(run_dir, &Request::Release { pid }).map(drop)
+pub async fn release(client: &Client, format: Format, which: Which) -> anyhow::Result<ExitCode> {
+    told(format, &client.call(Method::DELETE, &which.path()?).await?)
 }
 
-/// Tells how things are.
-pub fn show(run_dir: &Path, format: Format) -> anyhow::Result<ExitCode> {
-    answer(run_dir, format, &Request::Show)
+/// Tells how things are, here or on a VM's host.
+pub async fn show(client: &Client, format: Format, whose: &Whose) -> anyhow::Result<ExitCode> {
+    told(format, &state(client, whose).await?)
+}
+
+async fn state(client: &Client, whose: &Whose) -> anyhow::Result<SchedState> {
+    let path = match &whose.vm {
+        Some(vm) => of_vm(vm, "sched"),
+        None => HOST.to_owned(),
+    };
+    Ok(client.call(Method::GET, &path).await?)
 }
 
 /// Shows the state again and again.
-pub async fn top(run_dir: &Path, format: Format, options: Top) -> anyhow::Result<ExitCode> {
+pub async fn top(client: &Client, format: Format, options: Top) -> anyhow::Result<ExitCode> {
     if options.once || format == Format::Json || !io::stdout().is_terminal() {
-        return show(run_dir, format);
+        return show(client, format, &options.whose).await;
     }
     loop {
         output::clear();
-        show(run_dir, format)?;
+        show(client, format, &options.whose).await?;
         tokio::time::sleep(Duration::from_secs(options.interval)).await;
     }
 }
 
-fn socket(run_dir: &Path) -> PathBuf {
-    run_dir.join("sched.sock")
-}
-
-fn answer(run_dir: &Path, format: Format, request: &Request) -> anyhow::Result<ExitCode> {
-    let shown = done(run_dir, request)?;
+fn told(format: Format, state: &SchedState) -> anyhow::Result<ExitCode> {
     match format {
-        Format::Json => output::json(&shown)?,
-        Format::Text => print(&shown),
+        Format::Json => output::json(state)?,
+        Format::Text => print(state),
     }
     Ok(ExitCode::SUCCESS)
-}
-
-fn done(run_dir: &Path, request: &Request) -> anyhow::Result<Shown> {
-    const NONE: &str = "no VM is scheduled here: begin with forkyard sched set VM --policy sbco";
-    let absent = [io::ErrorKind::NotFound, io::ErrorKind::ConnectionRefused];
-    let reply = ask(&socket(run_dir), request).map_err(|error| {
-        if absent.contains(&error.kind()) {
-            anyhow::Error::msg(NONE)
-        } else {
-            anyhow::Error::new(error).context("the dispatcher did not answer")
-        }
-    })?;
-    match reply {
-        Reply::Done(shown) => Ok(shown),
-        Reply::Refused(why) => bail!("{why}"),
-    }
 }
 
 /// Prints the state in Prometheus' format.
-pub fn metrics(run_dir: &Path, format: Format) -> anyhow::Result<ExitCode> {
+pub async fn metrics(client: &Client, format: Format, whose: &Whose) -> anyhow::Result<ExitCode> {
     if format == Format::Json {
-        return show(run_dir, format);
+        return show(client, format, whose).await;
     }
-    say_piece!("{}", exposition(&done(run_dir, &Request::Show)?));
+    say_piece!("{}", exposition(&state(client, whose).await?));
     Ok(ExitCode::SUCCESS)
 }
 
-fn exposition(shown: &Shown) -> String {
+fn seconds(ns: u64) -> f64 {
+    Duration::from_nanos(ns).as_secs_f64()
+}
+
+fn exposition(shown: &SchedState) -> String {
     let mut text = format!(
         "# TYPE forkyard_sched_dispatcher_cpu_seconds_total counter\n\
          forkyard_sched_dispatcher_cpu_seconds_total {}\n\
          # TYPE forkyard_sched_switches_total counter\n\
          forkyard_sched_switches_total {}\n",
-        Nanos(shown.own_ns).as_secs_f64(),
+        seconds(shown.own_ns),
         shown.switches
     );
-    type Value = fn(&VmShown, &VcpuShown) -> f64;
+    type Value = fn(&VmSched, &VcpuSched) -> f64;
     let values: [(&str, &str, Value); 9] = [
         ("share", "gauge", |_, vcpu| vcpu.share),
         ("speed", "gauge", |_, vcpu| vcpu.speed),
@@ -249,13 +208,13 @@ fn exposition(shown: &Shown) -> String {
         ("sleeps_per_second", "gauge", |vm, _| vm.sleeps),
         ("asleep", "gauge", |vm, _| vm.asleep),
         ("enforced", "gauge", |vm, _| {
-            f64::from(u8::from(vm.now == Level::Enforce))
+            f64::from(u8::from(vm.now == SchedLevel::Enforce))
         }),
         ("given_seconds_total", "counter", |_, vcpu| {
-            Nanos(vcpu.given_ns).as_secs_f64()
+            seconds(vcpu.given_ns)
         }),
         ("waited_seconds_total", "counter", |_, vcpu| {
-            Nanos(vcpu.waited_ns).as_secs_f64()
+            seconds(vcpu.waited_ns)
         }),
     ];
     for (name, kind, value) in values {
@@ -274,10 +233,10 @@ fn exposition(shown: &Shown) -> String {
     text
 }
 
-fn print(shown: &Shown) {
+fn print(shown: &SchedState) {
     let by = match shown.means {
-        Means::Freezer => "",
-        Means::SchedExt => " by sched_ext",
+        SchedMeans::Freezer => "",
+        SchedMeans::SchedExt => " by sched_ext",
     };
     say!(
         "policy {}{by}, {} switches, dispatcher {:.1} % of a CPU",
@@ -306,7 +265,7 @@ fn print(shown: &Shown) {
     output::table(heads, &vcpus);
 }
 
-fn named(shown: &Shown, tid: u32) -> String {
+fn named(shown: &SchedState, tid: u32) -> String {
     let all = shown
         .vms
         .iter()
@@ -317,11 +276,11 @@ fn named(shown: &Shown, tid: u32) -> String {
     })
 }
 
-fn row(vm: &VmShown, vcpu: &VcpuShown) -> [String; 10] {
-    let word = |level: Level| format!("{level:?}").to_lowercase();
+fn row(vm: &VmSched, vcpu: &VcpuSched) -> [String; 10] {
+    let word = |level: SchedLevel| format!("{level:?}").to_lowercase();
     let now = match vm.because {
-        Some(Because::Blocks) => "let go: blocks".to_owned(),
-        Some(Because::Alone) => "let go: alone".to_owned(),
+        Some(SchedPause::Blocks) => "let go: blocks".to_owned(),
+        Some(SchedPause::Alone) => "let go: alone".to_owned(),
         None => word(vm.now),
     };
     [
@@ -338,50 +297,13 @@ fn row(vm: &VmShown, vcpu: &VcpuShown) -> [String; 10] {
     ]
 }
 
-/// Starts a dispatcher unless one answers.
-fn start(run_dir: &Path) -> anyhow::Result<()> {
-    let socket = socket(run_dir);
-    if ask(&socket, &Request::Show).is_ok() {
-        return Ok(());
-    }
-    fs::create_dir_all(run_dir)
-        .with_context(|| format!("cannot create {} (are you root?)", run_dir.display()))?;
-    let program = std::env::current_exe()?.with_file_name("forkyard-dispatcher");
-    let log = run_dir.join("sched.log");
-    let to = forkyard_sys_host::private::create(&log)
-        .with_context(|| format!("cannot write {}", log.display()))?;
-    let mut command = Command::new(&program);
-    command.args(["serve", "--socket"]).arg(&socket);
-    command
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(to);
-    // It outlives this command, and what ends this one does not end it.
-    command.process_group(0);
-    let cannot = || format!("cannot run {}", program.display());
-    let mut child = command.spawn().with_context(cannot)?;
-    let begun = Instant::now();
-    let mut ended = false;
-    while ask(&socket, &Request::Show).is_err() {
-        // Another command may have started one at the same time. That one has the
-        // place then, and this one ended because it listens.
-        if ended || begun.elapsed() > START {
-            let said = fs::read_to_string(&log).unwrap_or_default();
-            bail!("the dispatcher did not start:\n{said}");
-        }
-        ended = child.try_wait()?.is_some();
-        std::thread::sleep(POLL);
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
     fn metrics_name_every_vcpu() {
-        let vcpu = |index| VcpuShown {
+        let vcpu = |index| VcpuSched {
             index,
             tid: 1,
             cpu: None,
@@ -392,11 +314,11 @@ mod tests {
             stacked: index == 1,
             ordinate: None,
         };
-        let vm = VmShown {
+        let vm = VmSched {
             name: "p".to_owned(),
             pid: 1,
-            level: Level::Enforce,
-            now: Level::Enforce,
+            level: SchedLevel::Enforce,
+            now: SchedLevel::Enforce,
             because: None,
             weight: 256,
             cap: None,
@@ -406,9 +328,9 @@ mod tests {
             distance: 2,
             vcpus: vec![vcpu(0), vcpu(1)],
         };
-        let text = exposition(&Shown {
-            policy: Policy::Sbco,
-            means: Means::Freezer,
+        let text = exposition(&SchedState {
+            policy: SchedPolicy::Sbco,
+            means: SchedMeans::Freezer,
             own: 0.5,
             own_ns: 250_000_000,
             guard: 2,

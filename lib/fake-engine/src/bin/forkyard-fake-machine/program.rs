@@ -29,7 +29,7 @@ pub struct Program {
     came_to: Option<Result<String, String>>,
 }
 
-/// Where something is said.
+/// Receiver of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum To {
     Out,

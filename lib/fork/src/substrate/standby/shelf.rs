@@ -41,7 +41,7 @@ pub(super) struct Shelf {
     pub problem: Option<String>,
     /// No other is tried before.
     pub not_before: Millis,
-    /// When the demand was recorded last.
+    /// Time at which the demand was recorded last.
     pub recorded: Millis,
 }
 

@@ -11,7 +11,7 @@ use std::collections::{BTreeMap, HashMap};
 pub(super) struct Waiting<W> {
     /// In the order in which they came.
     reads: BTreeMap<u64, Wait<W>>,
-    /// Which of them wait for a page.
+    /// Requests among them that wait for a page.
     missing: HashMap<PageNo, Vec<u64>>,
     /// Of the next read.
     number: u64,

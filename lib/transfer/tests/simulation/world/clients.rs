@@ -22,7 +22,7 @@ pub(super) struct Client {
     pub poll_at: Option<Instant>,
     /// Number of times it was told where to listen.
     pub listened: u64,
-    /// When it had what it wanted.
+    /// Time at which it had what it wanted.
     pub ended: Option<Duration>,
     /// Until when its link carries what was sent to it so far.
     pub busy_until: Option<Instant>,

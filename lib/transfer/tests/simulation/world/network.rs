@@ -57,7 +57,7 @@ impl World {
         }
     }
 
-    /// When so many bytes are through the link of a client, if they are not lost there.
+    /// Returns the time at which so many bytes are through the link of a client, if they are not lost there.
     fn passes(&mut self, n: usize, at: Instant, length: u64) -> Option<Instant> {
         let (client, passed) = (&mut self.clients[n], self.now - self.start);
         let slow = client.job.slow.as_ref();
@@ -160,7 +160,7 @@ impl World {
         }
     }
 
-    /// When, to which client, from where and to which server.
+    /// Draws a time, a client, a source and a server.
     fn somewhere(&mut self, at: Instant) -> (Instant, usize, SocketAddr, usize) {
         let late = [20, 2000][usize::from(self.rng.chance(10.0))];
         let at = at + self.rng.millis(0, late);
