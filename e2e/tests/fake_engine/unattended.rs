@@ -32,7 +32,14 @@ fn a_vm_that_is_not_used_sleeps_and_is_woken_by_its_next_use() {
     // So is what a published port brings.
     let port = "8080:80/udp";
     host.ok([
-        "run", "tiny", "--name", "w", "--idle", "2", "--publish", port,
+        "run",
+        "tiny",
+        "--name",
+        "w",
+        "--idle",
+        "2",
+        "--publish",
+        port,
     ]);
     host.python(SENDS);
     assert_eq!(host.vm("p").state, VmState::Running);

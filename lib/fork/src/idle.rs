@@ -244,12 +244,18 @@ impl Host {
     }
 
     /// Times since connections to published ports of these VMs brought something.
-    async fn led_to(&self, mut vms: impl Iterator<Item = &Arc<Vm>>) -> BTreeMap<Ipv4Addr, Duration> {
+    async fn led_to(
+        &self,
+        mut vms: impl Iterator<Item = &Arc<Vm>>,
+    ) -> BTreeMap<Ipv4Addr, Duration> {
         if vms.all(|vm| vm.record().publish.is_empty()) {
             return BTreeMap::new();
         }
         self.network.led().await.unwrap_or_else(|error| {
-            tracing::warn!(error = &error as &dyn Error, "connections to published ports are not seen");
+            tracing::warn!(
+                error = &error as &dyn Error,
+                "connections to published ports are not seen"
+            );
             BTreeMap::new()
         })
     }

@@ -118,7 +118,9 @@ impl Host {
         let dockerfile = request.dockerfile.as_deref().unwrap_or("Dockerfile");
         let args = request.build_args.as_deref().unwrap_or("{}");
         let args = serde_json::from_str(args).map_err(|error| {
-            HostError::Invalid(format!("build_args: wanted a JSON object of texts: {error}"))
+            HostError::Invalid(format!(
+                "build_args: wanted a JSON object of texts: {error}"
+            ))
         })?;
         let dockerfile = dockerfile
             .parse()

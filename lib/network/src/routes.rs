@@ -94,7 +94,10 @@ mod tests {
         assert_eq!(led.len(), 2);
         assert_eq!(led[&Ipv4Addr::new(10, 1, 0, 2)], Duration::from_secs(2));
         assert_eq!(led[&Ipv4Addr::new(10, 1, 0, 6)], Duration::from_secs(59));
-        assert_eq!(ages(&json!({"nftables": [{"set": {"name": "led"}}]})), BTreeMap::new());
+        assert_eq!(
+            ages(&json!({"nftables": [{"set": {"name": "led"}}]})),
+            BTreeMap::new()
+        );
     }
 
     #[test]

@@ -131,7 +131,9 @@ fn build_arg(text: &str) -> Result<(String, String), String> {
     }
     match std::env::var(text) {
         Ok(value) => Ok((text.to_owned(), value)),
-        Err(_) => Err(format!("there is no {text} in the environment: say {text}=VALUE")),
+        Err(_) => Err(format!(
+            "there is no {text} in the environment: say {text}=VALUE"
+        )),
     }
 }
 

@@ -86,7 +86,9 @@ impl Dockerfile {
             let is_name = name.len() <= 128
                 && !name.starts_with(|first: char| first.is_ascii_digit())
                 && !name.is_empty()
-                && name.chars().all(|it| it.is_ascii_alphanumeric() || it == '_');
+                && name
+                    .chars()
+                    .all(|it| it.is_ascii_alphanumeric() || it == '_');
             if !is_name {
                 return Err(InvalidDockerfile::Name(cut(name)));
             }
