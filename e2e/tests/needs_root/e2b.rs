@@ -13,7 +13,7 @@ use std::{
 /// Versions of the SDK and of what it depends on.
 const PINS: &str = "e2e/e2b/requirements.txt";
 const PROGRAM: &str = "e2e/e2b/sdk.py";
-/// The same in JavaScript, with its lock file.
+/// Folder of the JavaScript program and of its lock file.
 const JS: &str = "e2e/e2b/js";
 /// Server of a code interpreter.
 const SERVER: &str = "e2e/e2b/interpreter.sh";

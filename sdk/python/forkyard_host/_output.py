@@ -1,4 +1,4 @@
-"""What a command tells and is told, line by line. Reads and sends nothing: both clients do."""
+"""Lines that a command tells and is told. Reads and sends nothing: both clients do."""
 
 from __future__ import annotations
 

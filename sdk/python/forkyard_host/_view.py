@@ -1,4 +1,4 @@
-"""What both clients know of a VM without asking, and what they read out of answers. Talks to no daemon."""
+"""Facts of a VM that both clients know without asking, and parts of answers. Talks to no daemon."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ pub async fn idle(client: &Client, format: Format, wanted: IdleAfter) -> anyhow:
 /// `update`
 #[derive(Debug, Args)]
 pub struct Update {
-    /// Whether it is started again if it ends by itself, or its host goes down: no, always,
+    /// Starts them again if they end by themselves, or their host goes down: no, always,
     /// on-failure or on-failure:N. Clones are not.
     #[arg(long, value_name = "WHEN")]
     restart: Restart,
