@@ -2,7 +2,7 @@
 
 PREFIX ?= /usr/local
 
-.PHONY: help setup build demo demo-cluster test bench bench-cluster bench-sched bench-friendly bench-substrate bench-volume bench-migrate bench-apps bench-autoscale bench-patterns test-sched-ext test-kvm test-ui test-ts test-api deb test-deb check install clean
+.PHONY: help setup build demo demo-cluster test bench bench-cluster bench-sched bench-friendly bench-substrate bench-volume bench-migrate bench-apps bench-autoscale bench-patterns test-sched-ext test-kvm test-ui test-ts test-e2b-js soak bench-docker test-api deb test-deb check install clean
 
 help:
 	@echo 'make setup     install the Debian packages it takes (root)'
@@ -14,6 +14,9 @@ help:
 	@echo 'make deb       build Debian packages into target/deb; test-deb: install, use and purge them on a fresh Debian (root)'
 	@echo 'make test-ui   test the page in a headless Chromium (root; takes the package chromium)'
 	@echo 'make test-ts   test the TypeScript package; takes Node and npm (root)'
+	@echo 'make test-e2b-js  test the JavaScript SDK of E2B as it is; takes Node and npm (root)'
+	@echo 'make bench-docker  what users do most, beside Docker; takes a Docker daemon (root)'
+	@echo 'make soak      twenty SDK users at once for ten minutes (root)'
 	@echo 'make test-api  ask a daemon whatever the API description allows; takes tools from PyPI (root)'
 	@echo 'make check     formatting, lints, documentation, house rules'
 	@echo 'make bench     measure (root); bench-cluster: several hosts; bench-sched: scheduling policies; bench-friendly: friendly guests; bench-substrate: substrates; bench-volume: volumes; bench-migrate: moves between hosts; bench-apps: MPI on clones; bench-autoscale: a web server that grows by forking; bench-patterns: the examples beside what is done without a fork'
@@ -35,6 +38,18 @@ test-ui: build
 
 bench-migrate: setup
 	cargo xtask bench-cluster --parts moves --rounds 10 --round-trips 0,80,150 --dirtying 0,8,24 --out bench/out/migrate
+
+# Opt-in: takes Node and npm.
+test-e2b-js: setup
+	FORKYARD_E2B_JS=1 cargo xtask test -- e2b::
+
+# Opt-in: takes a Docker daemon and busybox-static.
+bench-docker: build
+	bench/docker/run --dist target/dist
+
+# Opt-in: ten minutes.
+soak: build
+	bench/soak/run --dist target/dist
 
 test-ts: build
 	sdk/typescript/test/run

@@ -30,8 +30,10 @@ from e2b import (
     SandboxState,
     TimeoutException,
 )
+from e2b_code_interpreter import Sandbox as Interpreter
 
 URL = sys.argv[1]
+SERVER = sys.argv[2]  # The program of a code interpreter's server.
 PORT = int(URL.rsplit(":", 1)[1])
 
 
@@ -373,6 +375,46 @@ async def concurrently(sandbox_id):
     # Leaving the block killed it.
 
 
+def interpreter():
+    """The template of a code interpreter is one that runs its server: here a snapshot of such a sandbox."""
+    making = Sandbox.create(timeout=600)
+    with open(SERVER) as program:
+        making.files.write("/interpreter", program.read())
+    making.commands.run("chmod +x /interpreter")
+    making.commands.run("nc -ll -p 49999 -e /interpreter", background=True)
+
+    def serves():
+        try:
+            return get(making, 49999, "/contexts")[0] == 200
+        except OSError:
+            return False
+
+    eventually("it serves", serves)
+    making.create_snapshot(name="code-interpreter-v1")
+    making.kill()
+
+    sandbox = timed("create a code interpreter", lambda: Interpreter.create(timeout=600))
+    heard = []
+    ran = sandbox.run_code("x=41; echo begun; sleep 0.3; echo $((x+1))", on_stdout=lambda m: heard.append((time.monotonic(), m.line)))
+    assert (ran.text, ran.logs.stdout, ran.execution_count) == ("42", ["begun\n", "42\n"], 1), ran
+    assert heard[1][0] - heard[0][0] > 0.1, heard
+    failed = sandbox.run_code("echo oh >&2; exit 7")
+    assert (failed.error.name, failed.error.value, failed.logs.stderr) == ("Exit", "7", ["oh\n"]), failed
+    # What it has in memory is forked with it.
+    [fork] = sandbox.fork(count=1)
+    for each in (sandbox, fork):
+        assert each.run_code("echo $x").text == "41"
+    context = sandbox.create_code_context(cwd="/tmp")
+    assert [c.id for c in sandbox.list_code_contexts()] == [context.id]
+    assert sandbox.run_code("pwd", context=context).text == "/tmp"
+    sandbox.restart_code_context(context)
+    sandbox.remove_code_context(context)
+    raises(TimeoutException, lambda: sandbox.run_code("sleep 100", timeout=0.5))
+    for each in (sandbox, fork):
+        assert each.kill()
+    assert Sandbox.delete_snapshot("code-interpreter-v1")
+
+
 def main():
     natives()
     sandbox = life()
@@ -382,6 +424,7 @@ def main():
     lists(sandbox)
     pauses(sandbox)
     forks(sandbox)
+    interpreter()
     asyncio.run(concurrently(sandbox.sandbox_id))
     assert not sandbox.is_running()
     print("all of it works")

@@ -22,6 +22,8 @@ mod life;
 mod migrate;
 #[path = "fake_engine/ports.rs"]
 mod ports;
+#[path = "fake_engine/python.rs"]
+mod python;
 #[path = "fake_engine/standby.rs"]
 mod standby;
 #[path = "fake_engine/steps.rs"]

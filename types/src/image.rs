@@ -84,6 +84,11 @@ pub struct ImageBuildRequest {
     #[serde(default)]
     #[cfg_attr(feature = "schema", param(max_length = 1024))]
     pub dockerfile: Option<String>,
+    /// Values of the Dockerfile's `ARG`s, as a JSON object: `{"VERSION":"3.1"}`. They may be read in the processes of the host while
+    /// it builds, and in the image's history: no place for secrets.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", param(max_length = 32768))]
+    pub build_args: Option<String>,
     /// Size of the guest's disk in bytes, whole MiB; made up from what is in the image if absent.
     #[serde(default)]
     #[cfg_attr(feature = "schema", param(value_type = Option<u64>))]

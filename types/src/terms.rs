@@ -84,6 +84,16 @@ pub enum Restart {
     },
 }
 
+/// `POST /v1/vms/{id}/restart-policy`: whether a VM is started again from now on.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RestartRequest {
+    /// `no`, `always`, `on-failure` or `on-failure:N`.
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub restart: Restart,
+}
+
 /// A word that names no way to restart.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{word:?}: wanted no, always, on-failure or on-failure:N")]

@@ -18,7 +18,7 @@ use crate::commands::{
     friendly::Friendly,
     images::Image,
     independence::Independent,
-    lifetime::{IdleAfter, Keepalive, Life, Rename},
+    lifetime::{IdleAfter, Keepalive, Life, Rename, Update},
     node::Node,
     port_forward::PortForward,
     publish::{Closed, Ports},
@@ -203,12 +203,19 @@ pub enum Command {
     /// Say what becomes of a VM that is not used for a time, from now on: scale to zero.
     ///
     /// Commands, sessions, terminals, copies and connections to its ports by the API are use, and so is
-    /// more than a tenth of a processor taken by its guest. Once it is paused or stopped for that, the
+    /// what connections to its published ports bring, and more than a tenth of a processor taken by its guest. Once it is paused or stopped for that, the
     /// next use wakes it.
     #[command(
         after_help = "Examples:\n  forkyard idle p 10m\n  forkyard idle p 8h:checkpoint\n  forkyard idle p --never"
     )]
     Idle(IdleAfter),
+    /// Say whether VMs are started again when they end by themselves, from now on.
+    ///
+    /// Starts in a row are counted anew. What a user stops stays down, whatever is said here.
+    #[command(
+        after_help = "Examples:\n  forkyard update --restart always p\n  forkyard update --restart no p q -o json"
+    )]
+    Update(Update),
     /// Give a VM or a checkpoint another name. Its guest's host name stays until it boots again.
     #[command(after_help = "Example: forkyard rename p base")]
     Rename(Rename),

@@ -192,6 +192,7 @@ fn common() -> OpenApiRouter<Shared> {
         .routes(routes!(exec::attach, exec::kill))
         .routes(routes!(terms::set_lifetime, terms::remove_lifetime))
         .routes(routes!(terms::set_idle, terms::remove_idle))
+        .routes(routes!(terms::set_restart))
         .routes(routes!(terms::set_labels))
         .routes(routes!(terms::rename))
         .routes(routes!(shares::create, shares::list))

@@ -26,8 +26,7 @@ fn clones_have_the_memory_of_their_parent_as_it_was_and_their_own_from_then_on()
     // Another of its name has none of its forks.
     host.ok(["rm", "p"]);
     host.ok(["run", "tiny", "--name", "p"]);
-    let asked =
-        "import forkyard_host as f; print(f.Forkyard()._end.call('GET', '/v1/vms/p/forks'))";
+    let asked = "from forkyard_host import Forkyard, _calls; print(Forkyard()._end.ask(_calls.Call('GET', '/v1/vms/p/forks')))";
     assert_eq!(host.python(asked).trim(), "[]");
     host.end();
 }

@@ -4,7 +4,6 @@
 use crate::MACHINE;
 use forkyard_e2e::{Host, Process, eventually};
 use forkyard_types::{VmState, VmView};
-use std::{thread::sleep, time::Duration};
 
 fn sleeps(host: &Host, name: &str, state: VmState) {
     eventually("a VM that sleeps", || {
@@ -13,22 +12,50 @@ fn sleeps(host: &Host, name: &str, state: VmState) {
     });
 }
 
+/// A datagram to a published port every half a second, for four and a half seconds.
+const SENDS: &str = r#"
+import socket, time
+with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+    for _ in range(9):
+        sender.sendto(b"x", ("127.0.0.1", 8080))
+        time.sleep(0.5)
+"#;
+
 #[test]
 fn a_vm_that_is_not_used_sleeps_and_is_woken_by_its_next_use() {
     let host = Host::fake();
+    host.with_loopback();
     host.ok(["run", "tiny", "--name", "p", "--idle", "2"]);
     host.sh("p", "poke 1 9 && serve 7");
     // A command that does nothing is a use.
     let used = host.start(["exec", "p", "--", "sh", "-c", "wait"], "");
-    sleep(Duration::from_millis(4500));
+    // So is what a published port brings.
+    let port = "8080:80/udp";
+    host.ok([
+        "run",
+        "tiny",
+        "--name",
+        "w",
+        "--idle",
+        "2",
+        "--publish",
+        port,
+    ]);
+    host.python(SENDS);
     assert_eq!(host.vm("p").state, VmState::Running);
+    assert_eq!(host.vm("w").state, VmState::Running);
     used.interrupt();
     drop(used);
+    sleeps(&host, "w", VmState::Paused);
+    host.ok(["rm", "w"]);
     sleeps(&host, "p", VmState::Paused);
     assert!(host.ok(["ps"]).contains("asleep"));
     // Clones are told when to sleep as their parent is, and do not begin so.
     let clone = host.fork("p", 1).remove(0);
     assert_eq!((clone.asleep, clone.idle), (false, host.vm("p").idle));
+    let never = ["update", "--restart", "always", "p-1"];
+    let refused = host.start(never, "").wait().exited(1);
+    assert!(refused.stderr.contains("is a clone"), "{}", refused.stderr);
     host.ok(["rm", "p-1"]);
     host.kill_9("forkyardd");
     assert!(host.vm("p").asleep, "it is recorded");
@@ -82,7 +109,8 @@ fn a_vm_that_is_not_used_sleeps_and_is_woken_by_its_next_use() {
 fn a_vm_that_ends_by_itself_is_started_again_if_it_is_to_and_after_its_host_went_down() {
     let host = Host::fake();
     host.ok(["run", "tiny", "--name", "p", "--restart", "always"]);
-    host.ok(["run", "tiny", "--name", "q"]);
+    host.ok(["run", "tiny", "--name", "q", "--restart", "always"]);
+    host.ok(["update", "--restart", "no", "q"]);
     host.ok(["run", "tiny", "--name", "r", "--restart", "on-failure:1"]);
     let runs_anew = |name: &str, before: Option<u32>| {
         eventually("a VM that runs again", || {
@@ -115,7 +143,9 @@ fn a_vm_that_ends_by_itself_is_started_again_if_it_is_to_and_after_its_host_went
     assert_eq!(host.vm("r").starts, None, "once is enough");
     host.ok(["start", "r"]);
     // One that its user stops stays stopped.
-    host.ok(["run", "tiny", "--name", "s", "--restart", "always"]);
+    host.ok(["run", "tiny", "--name", "s"]);
+    let updated: Vec<VmView> = host.json(["update", "--restart", "always", "s"]);
+    assert_eq!(updated.len(), 1);
     host.ok(["stop", "s"]);
 
     // The host goes down, with all that runs there.

@@ -1,13 +1,44 @@
-//! The official SDK of E2B, as it comes from PyPI, against a real host.
+//! The official SDKs of E2B, as they come from PyPI and, if it is asked for (`make test-e2b-js`), from npm, against a real host.
 
 use forkyard_e2e::{Host, pypi};
 use forkyard_types::TokenGrant;
-use std::{fs, path::Path, process::Command};
+use std::{
+    env,
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 /// Versions of the SDK and of what it depends on.
 const PINS: &str = "e2e/e2b/requirements.txt";
 const PROGRAM: &str = "e2e/e2b/sdk.py";
+/// Folder of the JavaScript program and of its lock file.
+const JS: &str = "e2e/e2b/js";
+/// Server of a code interpreter.
+const SERVER: &str = "e2e/e2b/interpreter.sh";
 const URL: &str = "http://127.0.0.1:3000";
+
+/// The JavaScript program beside the packages that it takes, if it is asked for.
+fn javascript(tree: &Path) -> Option<PathBuf> {
+    if env::var_os("FORKYARD_E2B_JS").is_none() {
+        println!("\nskipped: the JavaScript SDK, which takes Node and npm: `make test-e2b-js`");
+        return None;
+    }
+    let place = tree.join("target/e2b-js");
+    fs::create_dir_all(&place).expect("a folder");
+    for name in ["package.json", "package-lock.json", "sdk.mjs"] {
+        fs::copy(tree.join(JS).join(name), place.join(name)).expect("copied");
+    }
+    let installed = Command::new("npm")
+        .args(["ci", "--ignore-scripts", "--no-audit", "--no-fund"])
+        .current_dir(&place)
+        .output()
+        .expect("npm");
+    let said = String::from_utf8_lossy(&installed.stderr);
+    assert!(installed.status.success(), "{said}");
+    Some(place.join("sdk.mjs"))
+}
 
 #[test]
 fn the_unmodified_sdk_of_e2b_does_what_it_does_elsewhere() {
@@ -33,11 +64,16 @@ fn the_unmodified_sdk_of_e2b_does_what_it_does_elsewhere() {
         ("E2B_API_URL", URL),
         ("E2B_SANDBOX_URL", URL),
     ];
-    let said = host.program(
-        Command::new(python).args(["-", URL]).envs(variables),
-        &program,
-    );
+    let server = tree.join(SERVER);
+    let words = [OsStr::new("-"), OsStr::new(URL), server.as_os_str()];
+    let said = host.program(Command::new(python).args(words).envs(variables), &program);
     assert!(said.ends_with("all of it works"), "{said}");
     println!("{said}");
+    if let Some(program) = javascript(&tree) {
+        let mut node = Command::new("node");
+        node.arg(program).arg(URL).arg(server).envs(variables);
+        let said = host.program(&mut node, "");
+        assert!(said.ends_with("all of it works"), "{said}");
+    }
     host.end();
 }

@@ -176,9 +176,11 @@ with p.start("sh", "-c", "trap 'exit 7' USR1; echo on; while :; do sleep 0.1; do
 
 async def main():
     vm = await AsyncForkyard().vm("p")
-    # More than asyncio's pool has threads: none waits for another.
+    # None waits for another, and none takes a thread.
+    threads = len(os.listdir("/proc/self/task"))
     long = [asyncio.create_task(vm.exec("sleep", "1000")) for _ in range(40)]
     await asyncio.wait_for(vm.refresh(), 60)
+    assert len(os.listdir("/proc/self/task")) == threads
     for task in long:
         task.cancel()
     await asyncio.gather(*long, return_exceptions=True)
@@ -187,6 +189,24 @@ async def main():
         assert await anext(shell) == ("stdout", b"hello\n")
         await shell.write(b"exit 5\n")
         assert (await shell.finish()).code == 5
+    large = bytes(range(256)) * (16 << 10)
+    assert (await vm.exec("cat", stdin=large)).stdout == large
+    pid = await vm.detach("sh", "-c", "echo kept; sleep 1000")
+    async with await vm.attach(pid) as kept:
+        assert await anext(kept) == ("stdout", b"kept\n")
+    await vm.kill_session(pid)
+    await vm.detach("nc", "-l", "-p", "7007", "-e", "cat")
+    for _ in range(1200):
+        try:
+            reader, writer = await vm.connect(7007)
+            break
+        except ForkyardError:
+            await asyncio.sleep(0.05)
+    writer.write(b"there and back\n")
+    assert await reader.readline() == b"there and back\n"
+    writer.close()
+    async with await AsyncForkyard().events(vm="p", since=0) as events:
+        assert (await anext(events)).vm == "p"
 
 asyncio.run(main())
 eventually("end of what was cancelled", lambda: left() == "")

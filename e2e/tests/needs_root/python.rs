@@ -216,7 +216,7 @@ fn python_copies_folders_in_and_out_whole_or_not_at_all_and_believes_no_guest() 
         r##"
 import asyncio, io, os, pathlib, shutil, tarfile, tempfile
 from forkyard_host import AsyncForkyard, Forkyard, ForkyardError
-from forkyard_host._copy import _unpack
+from forkyard_host._copy import unpack as unpacking
 
 here = pathlib.Path(tempfile.mkdtemp())
 large = bytes(range(256)) * (40 << 10) + b"x"
@@ -297,7 +297,7 @@ def unpack(*entries):
             stream.addfile(entry, io.BytesIO(b"bad"))
     sent.seek(0)
     with tempfile.TemporaryDirectory(dir=into) as half:
-        _unpack(sent, half, "evil")
+        list(unpacking(sent, half, "evil"))
         return sorted(os.listdir(pathlib.Path(half) / "it"))
 
 FILE, FOLDER, LINK, SAME = tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE

@@ -13,13 +13,14 @@
 
 use crate::{
     Host, HostError,
-    vm::{Vm, lock},
+    vm::{Vm, address, lock},
 };
 use forkyard_types::{AtEnd, Idle, Lifetime, VmId, VmState, VmView};
 use futures::future::join_all;
 use std::{
     collections::BTreeMap,
     error::Error,
+    net::Ipv4Addr,
     sync::{
         Arc,
         atomic::{AtomicU32, AtomicU64, Ordering},
@@ -38,7 +39,8 @@ const BUSY: u128 = 100;
 /// Time that a guest has to tell of its sessions.
 const TO_TELL: Duration = Duration::from_secs(5);
 
-/// Uses of a VM from outside: commands, sessions, copies, connections to its ports.
+/// Uses of a VM by the API: commands, sessions, copies, connections to its ports. What published ports bring is seen
+/// by the network's table, which is asked at each look.
 #[derive(Debug, Default)]
 pub(crate) struct Uses(Arc<Counts>);
 
@@ -86,6 +88,8 @@ struct Look {
     under_way: bool,
     /// Processor time of its machine so far, in microseconds.
     cpu_us: u64,
+    /// Time since a connection to one of its published ports last brought something.
+    led: Option<Duration>,
 }
 
 /// Time for which a VM has not been used.
@@ -113,6 +117,9 @@ impl Quiet {
         let is_busy = worked * 1000 > BUSY * passed;
         if look.under_way || look.begun != self.seen.begun || is_busy {
             self.since = now;
+        } else if let Some(ago) = look.led {
+            // Not now: time without use is counted from then.
+            self.since = self.since.max(now.checked_sub(ago).unwrap_or(now));
         }
         (self.seen_at, self.seen) = (now, look);
     }
@@ -215,7 +222,8 @@ impl Host {
             let quiet = known.get(&vm.id);
             quiet.is_none_or(|quiet| quiet.look_at(after(*idle)) <= now)
         });
-        let looks = join_all(vms.iter().map(|(vm, _)| look(vm))).await;
+        let led = self.led_to(vms.iter().map(|(vm, _)| vm)).await;
+        let looks = join_all(vms.iter().map(|(vm, _)| look(vm, &led))).await;
         for ((vm, idle), look) in vms.into_iter().zip(looks) {
             let now = Instant::now();
             let quiet = known.entry(vm.id);
@@ -233,6 +241,23 @@ impl Host {
                 }
             });
         }
+    }
+
+    /// Times since connections to published ports of these VMs brought something.
+    async fn led_to(
+        &self,
+        mut vms: impl Iterator<Item = &Arc<Vm>>,
+    ) -> BTreeMap<Ipv4Addr, Duration> {
+        if vms.all(|vm| vm.record().publish.is_empty()) {
+            return BTreeMap::new();
+        }
+        self.network.led().await.unwrap_or_else(|error| {
+            tracing::warn!(
+                error = &error as &dyn Error,
+                "connections to published ports are not seen"
+            );
+            BTreeMap::new()
+        })
     }
 
     /// Does with a VM that has not been used what was said, unless it is used by now.
@@ -270,7 +295,7 @@ impl Host {
 }
 
 /// Looks at a VM. One that is in use already is asked nothing.
-async fn look(vm: &Arc<Vm>) -> Look {
+async fn look(vm: &Arc<Vm>, led: &BTreeMap<Ipv4Addr, Duration>) -> Look {
     let begun = vm.uses.begun();
     let body = vm.body().ok();
     let pid = body.map(|body| body.machine.record().process.pid);
@@ -282,6 +307,7 @@ async fn look(vm: &Arc<Vm>) -> Look {
         begun,
         under_way,
         cpu_us,
+        led: led.get(&address(vm.network, &vm.record()).ip).copied(),
     }
 }
 
@@ -323,7 +349,28 @@ mod tests {
             begun,
             under_way: false,
             cpu_us,
+            led: None,
         }
+    }
+
+    #[test]
+    fn what_a_published_port_brought_counts_from_when_it_came() {
+        let start = Instant::now();
+        let mut quiet = Quiet::new(quiet_at(0, 0), start);
+        let look = Look {
+            led: Some(3 * SECOND),
+            ..quiet_at(0, 0)
+        };
+        quiet.see(look, start + 8 * SECOND);
+        assert!(!quiet.is_over(5 * SECOND, start + 9 * SECOND));
+        assert!(quiet.is_over(5 * SECOND, start + 10 * SECOND));
+        // An older one takes nothing back.
+        let older = Look {
+            led: Some(9 * SECOND),
+            ..look
+        };
+        quiet.see(older, start + 9 * SECOND);
+        assert!(!quiet.is_over(5 * SECOND, start + 9 * SECOND));
     }
 
     #[test]

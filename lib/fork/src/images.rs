@@ -116,8 +116,15 @@ impl Host {
             .parse()
             .map_err(|error| HostError::Invalid(format!("{error}")))?;
         let dockerfile = request.dockerfile.as_deref().unwrap_or("Dockerfile");
-        let dockerfile: Dockerfile = dockerfile
+        let args = request.build_args.as_deref().unwrap_or("{}");
+        let args = serde_json::from_str(args).map_err(|error| {
+            HostError::Invalid(format!(
+                "build_args: wanted a JSON object of texts: {error}"
+            ))
+        })?;
+        let dockerfile = dockerfile
             .parse()
+            .and_then(|it: Dockerfile| it.with_args(args))
             .map_err(|error| HostError::Invalid(format!("{error}")))?;
         let size = disk_size(request.size, request.size_mib)?;
         let start = when(request.start);

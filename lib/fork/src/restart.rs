@@ -14,7 +14,7 @@ use crate::{
     again::Ended,
     vm::{Vm, lock},
 };
-use forkyard_types::{Restart, Restarts, Terms, VmState};
+use forkyard_types::{Restart, Restarts, Terms, VmState, VmView};
 use std::{error::Error, sync::Arc};
 
 /// Seconds before the first start, and before any.
@@ -85,6 +85,28 @@ pub(crate) fn unseen(terms: Terms, now: u64) -> Terms {
 }
 
 impl Host {
+    /// Says whether a VM is started again when it has ended by itself, instead of what was said before. Starts in a row
+    /// are counted anew; one that is due is not made any more if the VM is to stay down.
+    pub fn set_restart(&self, vm: &str, restart: Restart) -> Result<VmView, HostError> {
+        let vm = self.vm(vm)?;
+        if restart != Restart::No && !vm.is_founder() {
+            return Err(HostError::Invalid(format!(
+                "{} is a clone: only VMs that booted are started again",
+                vm.name()
+            )));
+        }
+        self.put_terms(&vm, |terms| {
+            terms.restart = restart;
+            let due = terms.restarts.due.filter(|_| restart != Restart::No);
+            terms.restarts = Restarts {
+                tried: 0,
+                due,
+                begun: terms.restarts.begun,
+            };
+        })?;
+        Ok(self.view_of(&vm))
+    }
+
     /// Notes when a VM that ended by itself is started again, if it is.
     pub(crate) fn plan_restart(&self, vm: &Vm, cause: Cause) {
         if lock(&vm.terms).restart == Restart::No {

@@ -241,6 +241,12 @@ impl Networks {
         Ok(())
     }
 
+    /// Times since each VM's address was last sent something by a connection to a published port, for a minute
+    /// after that. Runs nft. Cancel-safe.
+    pub async fn led(&self) -> Result<BTreeMap<Ipv4Addr, std::time::Duration>, NetworkError> {
+        crate::routes::led().await
+    }
+
     /// Ports of the host that lead to a VM of a family.
     pub fn published(&self, family: FamilyId, to: Ipv4Addr) -> Vec<Publish> {
         let families = self.families();

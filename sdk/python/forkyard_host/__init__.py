@@ -10,11 +10,12 @@
             print(a.exec("cat", "/state").text)
             b.files.write("/etc/motd", b"hello")
 
-`AsyncForkyard` is the same with `await`. Standard library only. Inside a guest
+`AsyncForkyard` is the same with `await`, on the event loop alone. Standard library only. Inside a guest
 there is another module, `forkyard`: there a program forks the VM it runs in.
 """
 
-from ._aio import AsyncChanges, AsyncEvents, AsyncFiles, AsyncForkyard, AsyncProcess, AsyncVm
+from ._aio import AsyncFiles, AsyncForkyard, AsyncVm
+from ._aio_process import AsyncChanges, AsyncEvents, AsyncProcess
 from ._client import PIPE, Files, Forkyard, Vm
 from ._events import Events
 from ._process import Process

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import socket
 import ssl
 from base64 import b64encode
@@ -10,15 +9,17 @@ from os import PathLike, fspath
 from types import TracebackType
 from typing import Any, Iterable, List, Mapping
 
-from ._copy import get, put
+from . import _calls
+from ._calls import of_vm
+from ._copy import get, pieces, put
 from ._events import Events
-from ._http import Endpoint, of_files, of_image, of_substrate, of_vm, of_volume
+from ._http import Endpoint
 from ._process import Process
 from ._types import ExecResult, FileEntry, Forked, ForkyardError
+from ._view import View, activated, command, forked
 from ._watch import Changes
 
-_PIECE = 256 << 10  # Bytes of a file in one piece.
-_INLINE = 1 << 20  # Bytes of standard input that go with the request.
+INLINE = 1 << 20  # Bytes of standard input that go with the request.
 
 
 class Pipe:
@@ -52,20 +53,15 @@ class Forkyard:
         env={"LANG": "C"} for all its commands, data=[{"name": "pg", "size": 20 << 30}] for disks that are volumes, lifetime={"ttl_s": 600, "action": "pause"},
         idle={"after_s": 600, "action": "pause"} to have it sleep when it is not used, or restart="always", "on-failure" or "on-failure:3".
         """
-        wanted = {"image": image, "name": name, "vcpus": vcpus, "memory": memory, "warm": warm, **more}
-        if "memory_mib" in more:
-            del wanted["memory"]
-        return Vm(self._end, self._end.call("POST", "/v1/vms", wanted))
+        return Vm(self._end, self._end.ask(_calls.run(image, name, vcpus, memory, warm, more)))
 
     def vms(self, *, labels: Mapping[str, str] | None = None) -> list[Vm]:
         """Every VM, or those that have all these labels, the oldest first."""
-        wanted = (labels or {}).items()
-        views = self._end.call("GET", "/v1/vms")
-        return [Vm(self._end, view) for view in views if wanted <= view.get("labels", {}).items()]
+        return [Vm(self._end, view) for view in _calls.labelled(self._end.ask(_calls.vms()), labels)]
 
     def vm(self, name: str) -> Vm:
         """The VM of this name or id; ForkyardError of kind not_found if there is none."""
-        return Vm(self._end, self._end.call("GET", of_vm(name)))
+        return Vm(self._end, self._end.ask(_calls.vm(name)))
 
     def events(
         self,
@@ -87,11 +83,11 @@ class Forkyard:
 
     def substrates(self) -> list[dict[str, Any]]:
         """Every substrate that this user may activate, the oldest first."""
-        return list(self._end.call("GET", "/v1/substrates"))
+        return list(self._end.ask(_calls.substrates()))
 
     def substrate(self, name: str) -> dict[str, Any]:
         """Where a substrate's bytes are; ForkyardError of kind not_found if there is none."""
-        return dict(self._end.call("GET", of_substrate(name)))
+        return dict(self._end.ask(_calls.substrate(name)))
 
     def activate(self, substrate: str, count: int = 1, *, name: str | None = None, **more: Any) -> list[Vm]:
         """Make VMs of a substrate, each with a family and a network of its own.
@@ -99,10 +95,8 @@ class Forkyard:
         `name`: of the VM, or the beginning of the names of several. `more`: other fields of the
         API's request, such as network. ForkyardError if one was not made; the others are removed.
         """
-        wanted = {"count": count, "name": name, **more}
-        answer = self._end.call("POST", of_substrate(substrate, "activate"), wanted)
-        made = [Vm(self._end, one["vm"]) for one in answer["vms"] if "vm" in one]
-        failed = [ForkyardError.of(one["error"]) for one in answer["vms"] if "error" in one]
+        answer = self._end.ask(_calls.activate(substrate, count, name, more))
+        made, failed = activated(answer, lambda view: Vm(self._end, view))
         if failed:
             for vm in made:
                 vm.remove()
@@ -115,73 +109,63 @@ class Forkyard:
         `count`: so many, 0 for none any more; without it as many as recent demand asks for.
         `memory_mib`: what they may take together of the host's memory.
         """
-        wanted = {"count": count, "memory_mib": memory_mib}
-        return dict(self._end.call("POST", of_substrate(substrate, "standby"), wanted))
+        return dict(self._end.ask(_calls.keep_standby(substrate, count, memory_mib)))
 
     def remove_substrate(self, name: str) -> None:
         """Remove a substrate that nothing lies over."""
-        self._end.call("DELETE", of_substrate(name))
+        self._end.ask(_calls.remove_substrate(name))
 
     def volumes(self) -> list[dict[str, Any]]:
         """Every volume, sorted by name. A VM boots on one by `run(image, volume={"name": ...})`."""
-        return list(self._end.call("GET", "/v1/volumes"))
+        return list(self._end.ask(_calls.volumes()))
 
     def volume(self, name: str) -> dict[str, Any]:
         """A volume, its snapshots, and the VMs that have it; ForkyardError of kind not_found if there is none."""
-        return dict(self._end.call("GET", of_volume(name)))
+        return dict(self._end.ask(_calls.volume(name)))
 
     def images(self) -> list[dict[str, Any]]:
         """Every image: recipes, and what was imported, pulled, built or committed."""
-        return [dict(image) for image in self._end.call("GET", "/v1/images")]
+        return [dict(image) for image in self._end.ask(_calls.images())]
 
     def image(self, name: str) -> dict[str, Any]:
         """An image: where it is from, its digest, what it runs; ForkyardError of kind not_found if there is none."""
-        return dict(self._end.call("GET", of_image(name)))
+        return dict(self._end.ask(_calls.image(name)))
 
     def pull_image(
         self, reference: str, name: str, *, start: bool = False, size: int | None = None, size_mib: int | None = None
     ) -> dict[str, Any]:
         """Make an image of a container image in a registry. With `start` VMs start its entry point.
         `size` of the guest's disk is in bytes."""
-        wanted = {"reference": reference, "start": start, "size": size, "size_mib": size_mib}
-        return dict(self._end.call("POST", of_image(name, "pull"), wanted))
+        return dict(self._end.ask(_calls.pull_image(reference, name, start, size, size_mib)))
 
     def commit_image(self, vm: str, name: str) -> dict[str, Any]:
         """Make an image of a VM's disk, without what is that VM's alone. One that runs goes on."""
-        return dict(self._end.call("POST", of_image(name, "commit"), {"vm": vm}))
+        return dict(self._end.ask(_calls.commit_image(vm, name)))
 
     def remove_image(self, name: str) -> None:
         """Remove an image that no VM is of."""
-        self._end.call("DELETE", of_image(name))
+        self._end.ask(_calls.remove_image(name))
 
     def create_volume(self, name: str, size: int | None = None, *, image: str | None = None) -> dict[str, Any]:
         """Make a volume of `size` bytes: of zeroes, or a copy of an image's disk."""
-        return dict(self._end.call("POST", "/v1/volumes", {"name": name, "size": size, "image": image}))
+        return dict(self._end.ask(_calls.create_volume(name, size, image)))
 
     def snapshot_volume(self, name: str, snapshot: str) -> dict[str, Any]:
         """Keep a volume as it is, also while a VM writes it."""
-        return dict(self._end.call("POST", of_volume(name, "snapshots"), {"name": snapshot}))
+        return dict(self._end.ask(_calls.snapshot_volume(name, snapshot)))
 
     def remove_volume(self, name: str) -> None:
         """Remove a volume that no VM has, with its snapshots."""
-        self._end.call("DELETE", of_volume(name))
+        self._end.ask(_calls.remove_volume(name))
 
 
-class Vm:
+class Vm(View):
     """A VM. As a context manager it is removed at the end."""
 
     def __init__(self, end: Endpoint, view: dict[str, Any]) -> None:
+        super().__init__(view)
         self._end = end
-        self.view = view
-        """What the host last said of it."""
-        self.id: str = view["id"]
-        self.name: str = view["name"]
-        self.ip: str = view["address"]["ip"]
-        """Its address on the private network of its family."""
         self.files = Files(self)
-
-    def __repr__(self) -> str:
-        return f"Vm({self.name!r}, {self.state})"
 
     def __enter__(self) -> Vm:
         return self
@@ -193,14 +177,9 @@ class Vm:
             if gone.kind != "not_found":
                 raise
 
-    @property
-    def state(self) -> str:
-        """As of the last answer: starting, running, paused, stopped, checkpoint."""
-        return str(self.view["state"])
-
     def refresh(self) -> Vm:
         """Ask the host how it is."""
-        self.view = self._end.call("GET", of_vm(self.id))
+        self.view = self._end.ask(_calls.vm(self.id))
         return self
 
     def fork(self, count: int = 1, *, live: bool = False, **more: Any) -> Forked[Vm]:
@@ -210,15 +189,11 @@ class Vm:
         API's request, such as scrub or inherit_secrets. ForkyardError if nothing was
         forked at all; see Forked for clones that failed by themselves.
         """
-        answer = self._end.call("POST", of_vm(self.id, "fork"), {"count": count, "mode": "live" if live else "fast", **more})
-        made = [Vm(self._end, clone["vm"]) for clone in answer["clones"] if "vm" in clone]
-        failed = [ForkyardError.of(clone["error"]) for clone in answer["clones"] if "error" in clone]
-        return Forked(answer["fork"], made, failed, answer["report"])
+        return forked(self._end.ask(_calls.fork(self.id, count, live, more)), lambda view: Vm(self._end, view))
 
     def checkpoint(self, name: str | None = None, *, live: bool = False) -> Vm:
         """Keep this instant on disk, to be forked later."""
-        wanted = {"name": name, "mode": "live" if live else "fast"}
-        return Vm(self._end, self._end.call("POST", of_vm(self.id, "checkpoint"), wanted))
+        return Vm(self._end, self._end.ask(_calls.checkpoint(self.id, name, live)))
 
     def migrate(self, to: str, **more: Any) -> dict[str, Any]:
         """Move it to another host, where it goes on under its identity; the report of how that went.
@@ -226,16 +201,14 @@ class Vm:
         `more`: other fields of the API's request: max_gap_ms, deadline_ms,
         if_stuck, keep_copy (name of a checkpoint that stays where it was).
         """
-        answer = self._end.call("POST", of_vm(self.id, "migrate"), {"to": to, **more})
-        self.view = answer["vm"]
-        return dict(answer["report"])
+        return self._moved(self._end.ask(_calls.migrate(self.id, to, more)))
 
     def make_independent(self) -> dict[str, Any]:
         """Have its disk come to depend on no substrate or image, in the background; returns what `inspect` shows.
 
         `independence` in that tells how far it is.
         """
-        return dict(self._end.call("POST", of_vm(self.id, "independence")))
+        return dict(self._end.ask(_calls.act(self.id, "independence")))
 
     def dock(self, name: str, kind: str = "public", *, live: bool = False, **more: Any) -> dict[str, Any]:
         """Make a substrate of it: kind public, restricted or private.
@@ -243,16 +216,15 @@ class Vm:
         It ends as the substrate; with `live` a clone does, and it runs on. `more`: other fields of
         the API's request, such as keep_services.
         """
-        wanted = {"vm": self.id, "name": name, "kind": kind, "live": live, **more}
-        return dict(self._end.call("POST", "/v1/substrates", wanted))
+        return dict(self._end.ask(_calls.dock(self.id, name, kind, live, more)))
 
     def pause(self) -> None:
         """Have it stand still; it can be forked so."""
-        self.view = self._end.call("POST", of_vm(self.id, "pause"))
+        self.view = self._end.ask(_calls.act(self.id, "pause"))
 
     def resume(self) -> None:
         """Let it go on."""
-        self.view = self._end.call("POST", of_vm(self.id, "resume"))
+        self.view = self._end.ask(_calls.act(self.id, "resume"))
 
     def schedule(self, **settings: Any) -> dict[str, Any]:
         """Have its vCPUs scheduled on its host; what is absent stays as it is. Returns the state of that host.
@@ -289,15 +261,15 @@ class Vm:
 
     def boot(self) -> None:
         """Boot it again, from its own disk, once it has stopped."""
-        self.view = self._end.call("POST", of_vm(self.id, "start"))
+        self.view = self._end.ask(_calls.act(self.id, "start"))
 
     def stop(self) -> None:
         """Power it off; its record stays until it is removed."""
-        self.view = self._end.call("POST", of_vm(self.id, "stop"))
+        self.view = self._end.ask(_calls.act(self.id, "stop"))
 
     def remove(self) -> None:
         """End it, and remove all that is its own."""
-        self._end.call("DELETE", of_vm(self.id))
+        self._end.ask(_calls.remove(self.id))
 
     def start(
         self,
@@ -317,16 +289,7 @@ class Vm:
         gives it one; what it writes is all standard output then. With `keep` it goes on whatever
         becomes of this client: attach() follows it again, by its pid.
         """
-        wanted = {
-            "argv": argv,
-            "env": list((env or {}).items()),
-            "timeout_s": None if timeout is None else max(1, math.ceil(timeout)),
-            "workdir": workdir,
-            "user": user,
-            "tty": tty and {"rows": tty[0], "cols": tty[1]},
-            "keep": keep,
-            "tag": tag,
-        }
+        wanted = command(argv, env, timeout, workdir, user, tty, keep, tag)
         path = of_vm(self.id, "exec")
         if isinstance(stdin, Pipe):
             return Process(argv, self._end.duplex(path, wanted))
@@ -350,7 +313,7 @@ class Vm:
         command and all that it started is killed: ForkyardError of kind timeout. NotStarted if it
         cannot be run. With `check`, CommandFailed unless it exits with 0.
         """
-        if isinstance(stdin, bytes) and len(stdin) <= _INLINE:
+        if isinstance(stdin, bytes) and len(stdin) <= INLINE:
             process = self.start(*argv, stdin=stdin, env=env, timeout=timeout, workdir=workdir, user=user)
         else:
             process = self.start(*argv, stdin=PIPE, env=env, timeout=timeout, workdir=workdir, user=user)
@@ -371,15 +334,14 @@ class Vm:
         It reads nothing, and goes on whatever becomes of this client. The last of what it writes is
         kept for attach().
         """
-        words = {"argv": argv, "env": list((env or {}).items()), "workdir": workdir, "user": user}
-        wanted = {**words, "detach": True, "tag": tag}
+        wanted = {**command(argv, env, None, workdir, user, None, False, tag), "detach": True}
         with Process(argv, self._end.open("POST", of_vm(self.id, "exec"), wanted), False) as process:
             process.finish()
             return process.pid or 0
 
     def sessions(self) -> list[dict[str, Any]]:
         """Commands that it keeps: those that run, whose exit is None, and the last that have ended."""
-        return list(self._end.call("GET", of_vm(self.id, "sessions")))
+        return list(self._end.ask(_calls.sessions(self.id)))
 
     def attach(self, pid: int) -> Process:
         """Follow a command that it keeps: what it has written, as far as that is kept, comes first.
@@ -390,18 +352,14 @@ class Vm:
 
     def kill_session(self, pid: int, signal: int = 9) -> None:
         """Send a command that it keeps a signal; 9 kills all that it started, too."""
-        self._end.call("DELETE", of_vm(self.id, "sessions", str(pid)) + f"?signal={int(signal)}")
+        self._end.ask(_calls.kill_session(self.id, pid, signal))
 
     def keepalive(self, ttl: int | None, action: str | None = None) -> None:
         """Want it for `ttl` seconds from now on, or until it is removed if None.
 
         `action`: what becomes of it then: rm, stop, pause or checkpoint; as before, or rm, if absent.
         """
-        path = of_vm(self.id, "lifetime")
-        if ttl is None:
-            self.view = self._end.call("DELETE", path)
-        else:
-            self.view = self._end.call("POST", path, {"ttl_s": ttl, "action": action})
+        self.view = self._end.ask(_calls.keepalive(self.id, ttl, action))
 
     def egress(self, out: str = "nat", *, allow: Iterable[str] = (), deny: Iterable[str] = ()) -> dict[str, Any]:
         """Say what the VMs of its family, on its host, may reach from now on; returns their network policy.
@@ -409,8 +367,7 @@ class Vm:
         `out`: "nat" or "none". `allow`: all that may be reached, as "192.0.2.0/24:443"; if there is none,
         all but private networks. `deny`: what may not, even if it is allowed.
         """
-        wanted = {"out": out, "allow": list(allow), "deny": list(deny)}
-        return self._end.call("POST", of_vm(self.id, "egress"), wanted)
+        return dict(self._end.ask(_calls.egress(self.id, out, allow, deny)))
 
     def share(self, port: int, expires: int = 3600, *, base: str | None = None, note: str = "") -> dict[str, Any]:
         """Give out a token with which clients of a gateway reach one port, for `expires` seconds.
@@ -418,21 +375,15 @@ class Vm:
         Returns `token`, which is shown this once, `share`, as it is listed, and with the gateway's
         `base`, such as "https://vms.example.org", `url`: the address to give away.
         """
-        made = self._end.call("POST", of_vm(self.id, "shares"), {"port": port, "expires_s": expires, "note": note})
-        if base is not None:
-            scheme, _, authority = base.rstrip("/").partition("://")
-            label = f"{port}-{self.name}"
-            label = label if len(label) <= 63 else f"{port}-{self.id}"
-            made["url"] = f"{scheme}://{label}.{authority}/?forkyard_token={made['token']}"
-        return made
+        return self._shared(self._end.ask(_calls.share(self.id, port, expires, note)), port, base)
 
     def shares(self) -> list[dict[str, Any]]:
         """Tokens for its ports that hold, the oldest first: `id`, `port`, `expires`, `note`, `hash`."""
-        return self._end.call("GET", of_vm(self.id, "shares"))
+        return list(self._end.ask(_calls.shares(self.id)))
 
     def unshare(self, share: str) -> None:
         """Take a token back, by its id: gateways refuse it within two seconds."""
-        self._end.call("DELETE", of_vm(self.id, "shares", share))
+        self._end.ask(_calls.unshare(self.id, share))
 
     def idle(self, after: int | None, action: str = "pause") -> None:
         """Have it sleep or end once it has not been used for `after` seconds, or run on if None.
@@ -440,39 +391,32 @@ class Vm:
         `action`: pause, stop, checkpoint or rm. Once paused or stopped, its next use wakes it: a command,
         a session, a copy, a connection.
         """
-        path = of_vm(self.id, "idle")
-        if after is None:
-            self.view = self._end.call("DELETE", path)
-        else:
-            self.view = self._end.call("POST", path, {"after_s": after, "action": action})
+        self.view = self._end.ask(_calls.idle(self.id, after, action))
+
+    def set_restart(self, restart: str) -> None:
+        """Say whether it is started again when it ends by itself, from now on: "no", "always", "on-failure" or "on-failure:N".
+
+        ForkyardError for clones, which cannot be, but for "no".
+        """
+        self.view = self._end.ask(_calls.set_restart(self.id, restart))
 
     def rename(self, name: str) -> None:
         """Give it another name, which no other has. Its guest's host name stays until it boots again."""
-        self.view = self._end.call("POST", of_vm(self.id, "rename"), {"name": name})
+        self.view = self._end.ask(_calls.rename(self.id, name))
         self.name = self.view["name"]
 
     def publish(self, *ports: str) -> list[str]:
         """Have ports of the host lead to it until it stops: "[ADDRESS:]PORT:GUESTPORT[/udp]"; all that do."""
-        self.view = self._end.call("POST", of_vm(self.id, "published"), {"ports": list(ports)})
+        self.view = self._end.ask(_calls.publish(self.id, ports))
         return self.published
 
     def unpublish(self, port: int, transport: str = "tcp") -> None:
         """Close a port of the host that leads to it. Connections that are open go on."""
-        self.view = self._end.call("DELETE", of_vm(self.id, "published", str(port)) + f"?transport={transport}")
-
-    @property
-    def published(self) -> list[str]:
-        """Ports of the host that lead to it, as of the last answer."""
-        return list(self.view.get("published", []))
+        self.view = self._end.ask(_calls.unpublish(self.id, port, transport))
 
     def set_labels(self, labels: Mapping[str, str]) -> None:
         """Give it these labels instead of those it had."""
-        self.view = self._end.call("POST", of_vm(self.id, "labels"), dict(labels))
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """As of the last answer."""
-        return dict(self.view.get("labels", {}))
+        self.view = self._end.ask(_calls.set_labels(self.id, labels))
 
     def logs(self) -> bytes:
         """Read what it wrote to its serial console, as far as that is kept; of a clone since its fork."""
@@ -499,8 +443,7 @@ class Files:
 
     def read(self, path: str, offset: int = 0, limit: int | None = None) -> bytes:
         """The content, or a part of it; ForkyardError if it cannot be read."""
-        part = {} if limit is None else {"limit": str(limit)}
-        stream = self._vm._end.open("GET", of_files(self._vm.id, "files", path=path, offset=str(offset), **part))
+        stream = self._vm._end.open("GET", _calls.read(self._vm.id, path, offset, limit))
         try:
             return stream.read()
         finally:
@@ -512,31 +455,28 @@ class Files:
         Its mode stays unless one is given; a new one has 0o644. `parents` makes
         the folders above it. ForkyardError if it cannot be written.
         """
-        more = {} if mode is None else {"mode": f"{mode:o}"}
-        to = of_files(self._vm.id, "files", path=path, parents="true" if parents else "false", **more)
-        view = memoryview(content)
-        pieces = (bytes(view[at : at + _PIECE]) for at in range(0, len(view), _PIECE))
-        self._vm._end.open("PUT", to, content=pieces).close()
+        to = _calls.write(self._vm.id, path, mode, parents)
+        self._vm._end.open("PUT", to, content=pieces(content)).close()
 
     def stat(self, path: str) -> FileEntry:
         """Facts of a file; of a link itself. ForkyardError of kind not_found if there is none."""
-        return FileEntry.of(self._vm._end.call("GET", of_files(self._vm.id, "stat", path=path)))
+        return FileEntry.of(self._vm._end.ask(_calls.stat(self._vm.id, path)))
 
     def list(self, path: str) -> List[FileEntry]:
         """What is in a folder, by name."""
-        return [FileEntry.of(entry) for entry in self._vm._end.call("GET", of_files(self._vm.id, "folder", path=path))]
+        return [FileEntry.of(entry) for entry in self._vm._end.ask(_calls.folder(self._vm.id, path))]
 
     def make_folder(self, path: str) -> None:
         """Make a folder, and those above it that are not there."""
-        self._vm._end.call("PUT", of_files(self._vm.id, "folder", path=path))
+        self._vm._end.ask(_calls.make_folder(self._vm.id, path))
 
     def remove(self, path: str, *, recursive: bool = False) -> None:
         """Remove a file or an empty folder, or with `recursive` one with all that is in it."""
-        self._vm._end.call("DELETE", of_files(self._vm.id, "files", path=path, recursive="true" if recursive else "false"))
+        self._vm._end.ask(_calls.remove_file(self._vm.id, path, recursive))
 
     def move(self, path: str, to: str) -> None:
         """Move a file or folder; folders above `to` that are not there are made."""
-        self._vm._end.call("POST", of_files(self._vm.id, "move", path=path, to=to))
+        self._vm._end.ask(_calls.move(self._vm.id, path, to))
 
     def watch(self, path: str, *, recursive: bool = False) -> Changes:
         """Changes in a folder from now on, with `recursive` in all folders below as well: iterate over it.

@@ -3,61 +3,86 @@
 What arrives is unpacked beside its destination and takes its name once it is
 whole; copying that fails leaves nothing. A guest is not believed: what it sends
 is what was asked for, stays below the destination, and is files, folders and links alone.
+
+Packing and unpacking are generators that yield now and then: the client that blocks runs through them, the loop of the other one
+runs meanwhile.
 """
 
 from __future__ import annotations
 
 import io
 import os
-import queue
-import shutil
 import tarfile
 import tempfile
-import threading
-from typing import IO, Callable, Iterator
+from typing import IO, Iterator, cast
 
-from ._http import Endpoint, Stream, of_files
+from ._calls import of_files
+from ._http import Endpoint, Stream
 from ._types import ForkyardError
 
 _PIECE = 256 << 10  # Bytes of a stream in one piece.
-_UNDER_WAY = 4  # Pieces.
 
 
 def put(end: Endpoint, vm: str, here: str, there: str) -> None:
     """Copy a file or folder of this host's into a VM."""
-    os.lstat(here)
-    pieces = _Pieces(here, _name(here) or ".")
+    packed = Packed(here)
     try:
-        end.open("PUT", of_files(vm, "archive", path=there), content=pieces).close()
-    except BaseException:
-        pieces.stop()
+        end.open("PUT", of_files(vm, "archive", path=there), content=packed).close()
+    except ForkyardError:
         # What could not be read here comes first: the rest follows from it.
-        if pieces.error is not None and not isinstance(pieces.error, BrokenPipeError):
-            raise pieces.error
+        if packed.error is not None:
+            raise packed.error from None
         raise
 
 
 def get(end: Endpoint, vm: str, there: str, here: str) -> None:
     """Copy a file or folder of a VM's to this host."""
-    name = _name(there)
-    into = os.path.isdir(here)
-    if into:
-        to = os.path.join(here, name) if name else here
-    else:
-        to = here.rstrip("/")
-    beside = os.path.dirname(os.path.abspath(to)) if name or not into else os.path.abspath(here)
-    with tempfile.TemporaryDirectory(prefix=".forkyard-cp.", dir=beside) as half:
+    place = Destination(there, here)
+    with place.half() as half:
         stream = end.open("GET", of_files(vm, "archive", path=there))
         try:
             incoming = _Incoming(stream)
-            _unpack(incoming, half, name)
+            for _ in place.unpack(incoming, half):
+                pass
             # To the end of the connection: one that breaks off is told.
             incoming.drain()
-        except tarfile.TarError as error:
-            raise ForkyardError("guest", f"the VM sent what is no tar stream: {error}") from error
         finally:
             stream.close()
-        _place(os.path.join(half, "it"), to, merge=into)
+        place.take(half)
+
+
+class Destination:
+    """Where a file or folder of a VM's goes on this host."""
+
+    def __init__(self, there: str, here: str) -> None:
+        self._name = _name(there)
+        self._into = os.path.isdir(here)
+        if self._into:
+            self._to = os.path.join(here, self._name) if self._name else here
+        else:
+            self._to = here.rstrip("/")
+        self._beside = os.path.dirname(os.path.abspath(self._to)) if self._name or not self._into else os.path.abspath(here)
+
+    def half(self) -> tempfile.TemporaryDirectory[str]:
+        """A folder for what is not whole yet."""
+        return tempfile.TemporaryDirectory(prefix=".forkyard-cp.", dir=self._beside)
+
+    def unpack(self, stream: IO[bytes] | io.RawIOBase, half: str) -> Iterator[None]:
+        """Unpacks a tar stream; yields after each piece."""
+        try:
+            yield from unpack(stream, half, self._name)
+        except tarfile.TarError as error:
+            raise ForkyardError("guest", f"the VM sent what is no tar stream: {error}") from error
+
+    def take(self, half: str) -> None:
+        """Moves what is whole to its place."""
+        _place(os.path.join(half, "it"), self._to, merge=self._into)
+
+
+def pieces(content: bytes) -> Iterator[bytes]:
+    """Content of a file, as it is sent."""
+    view = memoryview(content)
+    return (bytes(view[at : at + _PIECE]) for at in range(0, len(view), _PIECE))
 
 
 def _name(path: str) -> str:
@@ -84,55 +109,81 @@ def _sent(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
     return entry
 
 
-def _pack(archive: tarfile.TarFile, path: str, name: str) -> None:
-    """Adds a tree that others may change meanwhile."""
+class Packed:
+    """A file or folder as pieces of a tar stream. OSError if it is not there."""
+
+    def __init__(self, here: str) -> None:
+        os.lstat(here)
+        self._here = here
+        self.error: OSError | None = None
+        """What could not be read."""
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            yield from _packed(self._here, _name(self._here) or ".")
+        except OSError as error:
+            # The request breaks off: the guest keeps nothing.
+            self.error = error
+            raise
+
+
+def _packed(here: str, name: str) -> Iterator[bytes]:
+    # It knows which files are the same one; what it would write is not used.
+    facts = tarfile.open(fileobj=io.BytesIO(), mode="w", format=tarfile.PAX_FORMAT)
+    size = 0
+    for piece in _pack(facts, here, name):
+        size += len(piece)
+        yield piece
+    yield bytes(2 * tarfile.BLOCKSIZE + -(size + 2 * tarfile.BLOCKSIZE) % tarfile.RECORDSIZE)
+
+
+def _pack(facts: tarfile.TarFile, path: str, name: str) -> Iterator[bytes]:
+    """A tree that others may change meanwhile."""
     try:
-        entry = archive.gettarinfo(path, arcname=name)
+        entry = facts.gettarinfo(path, arcname=name)
     except FileNotFoundError:
         return
     # None for a socket.
     if entry is None or _sent(entry) is None:
         return
     if not entry.isreg():
-        archive.addfile(entry)
+        yield _head(entry)
         if entry.isdir():
             for inner in os.listdir(path):
-                _pack(archive, os.path.join(path, inner), f"{name}/{inner}")
+                yield from _pack(facts, os.path.join(path, inner), f"{name}/{inner}")
         return
     try:
         file = open(path, "rb")
     except FileNotFoundError:
         return
     with file:
-        head = file.read(_PIECE)
-        if len(head) < _PIECE:
-            # All of it, whatever size it was said to have.
-            entry.size = len(head)
-            archive.addfile(entry, io.BytesIO(head))
-            return
-        file.seek(0)
-        entry.size = max(os.fstat(file.fileno()).st_size, len(head))
-        archive.addfile(entry, _Padded(file))
+        piece = file.read(_PIECE)
+        # All of it if that is short, whatever size it was said to have.
+        entry.size = len(piece) if len(piece) < _PIECE else max(os.fstat(file.fileno()).st_size, len(piece))
+        yield _head(entry)
+        left = entry.size
+        while left:
+            # Zeros where it became shorter.
+            yield piece[:left] or bytes(min(left, _PIECE))
+            left -= min(left, len(piece) or _PIECE)
+            piece = file.read(_PIECE)
+        if short := entry.size % tarfile.BLOCKSIZE:
+            yield bytes(tarfile.BLOCKSIZE - short)
 
 
-class _Padded(io.RawIOBase):
-    """A file, and zeros where it became shorter."""
-
-    def __init__(self, file: io.BufferedReader) -> None:
-        self._file = file
-
-    def read(self, size: int = -1) -> bytes:
-        return self._file.read(size).ljust(size, b"\0")
+def _head(entry: tarfile.TarInfo) -> bytes:
+    return entry.tobuf(tarfile.PAX_FORMAT, tarfile.ENCODING, "surrogateescape")
 
 
-def _unpack(stream: io.RawIOBase | io.BytesIO, half: str, name: str) -> None:
-    """Unpacks one file or folder of this name, or the content of one, as `it`."""
+def unpack(stream: IO[bytes] | io.RawIOBase, half: str, name: str) -> Iterator[None]:
+    """Unpacks one file or folder of this name, or the content of one, as `it`; yields after each piece."""
     umask = _umask()
     root = os.path.join(os.path.realpath(half), "it")
     modes: list[tuple[str, int, float]] = []
     first = True
-    with tarfile.open(fileobj=stream, mode="r|") as archive:
+    with tarfile.open(fileobj=cast(IO[bytes], stream), mode="r|") as archive:
         for entry in archive:
+            yield
             at = _below(root, entry.name, name)
             if at is None or first and (at != root or not (entry.isdir() or entry.isreg() and name)):
                 raise ForkyardError("guest", f"the VM sent {entry.name!r}, which was not asked for")
@@ -148,7 +199,7 @@ def _unpack(stream: io.RawIOBase | io.BytesIO, half: str, name: str) -> None:
                 content = archive.extractfile(entry)
                 assert content is not None
                 with open(at, "xb") as file:
-                    _write(content, file, entry)
+                    yield from _write(content, file, entry)
                     os.fchmod(file.fileno(), mode)
                 os.utime(at, (entry.mtime, entry.mtime))
             elif entry.issym():
@@ -166,17 +217,20 @@ def _unpack(stream: io.RawIOBase | io.BytesIO, half: str, name: str) -> None:
         os.chmod(path, mode)
 
 
-def _write(content: IO[bytes], file: io.BufferedWriter, entry: tarfile.TarInfo) -> None:
+def _write(content: IO[bytes], file: io.BufferedWriter, entry: tarfile.TarInfo) -> Iterator[None]:
     """Writes a file, its holes as holes."""
     sparse: list[tuple[int, int]] | None = getattr(entry, "sparse", None)
     if sparse is None:
-        shutil.copyfileobj(content, file, _PIECE)
+        while piece := content.read(_PIECE):
+            file.write(piece)
+            yield
         return
     at = 0
     for offset, length in sparse:
         # A stream cannot seek: zeros are read, and not written.
         while at < offset:
             at += len(content.read(min(_PIECE, offset - at))) or offset - at
+            yield
         file.seek(offset)
         end = offset + length
         while at < end:
@@ -185,6 +239,7 @@ def _write(content: IO[bytes], file: io.BufferedWriter, entry: tarfile.TarInfo) 
                 raise tarfile.ReadError("unexpected end of data")
             file.write(piece)
             at += len(piece)
+            yield
     file.truncate(entry.size)
 
 
@@ -205,63 +260,6 @@ def _below(root: str, path: str, name: str) -> str | None:
 def _umask() -> int:
     with open("/proc/self/status") as status:
         return next((int(line.split()[1], 8) for line in status if line.startswith("Umask:")), 0o022)
-
-
-class _Pieces:
-    """A tree as the pieces of a tar stream, packed by a thread of its own."""
-
-    def __init__(self, here: str, name: str) -> None:
-        self.error: BaseException | None = None
-        self._pieces: queue.Queue[bytes | None] = queue.Queue(_UNDER_WAY)
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._run, args=(here, name), daemon=True)
-        self._thread.start()
-
-    def _run(self, here: str, name: str) -> None:
-        try:
-            with tarfile.open(fileobj=_Outgoing(self._put), mode="w|", bufsize=_PIECE, format=tarfile.PAX_FORMAT) as archive:
-                _pack(archive, here, name)
-        except BaseException as error:
-            self.error = error
-        try:
-            self._put(None)
-        except BrokenPipeError:
-            pass
-
-    def _put(self, piece: bytes | None) -> None:
-        while not self._stopped.is_set():
-            try:
-                return self._pieces.put(piece, timeout=0.2)
-            except queue.Full:
-                pass
-        raise BrokenPipeError("nothing more is wanted")
-
-    def __iter__(self) -> Iterator[bytes]:
-        while (piece := self._pieces.get()) is not None:
-            yield piece
-        if self.error is not None:
-            # The request breaks off: the guest keeps nothing.
-            raise self.error
-
-    def stop(self) -> None:
-        """Ends the thread."""
-        self._stopped.set()
-        self._thread.join()
-
-
-class _Outgoing(io.RawIOBase):
-    """A stream that leaves in pieces."""
-
-    def __init__(self, send: Callable[[bytes], None]) -> None:
-        self._send = send
-
-    def writable(self) -> bool:
-        return True
-
-    def write(self, data: bytes) -> int:  # type: ignore[override]
-        if data:
-            self._send(bytes(data))
-        return len(data)
 
 
 class _Incoming(io.RawIOBase):

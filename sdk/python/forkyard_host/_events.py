@@ -5,12 +5,36 @@ from __future__ import annotations
 import json
 from types import TracebackType
 from typing import Iterable, Iterator
-from urllib.parse import quote
 
+from ._calls import of_events
 from ._http import Endpoint
 from ._types import Event, Unreachable
 
-_SILENCE = 60.0  # Seconds; the daemon sends something every 15.
+SILENCE = 60.0  # Seconds; the daemon sends something every 15.
+
+
+class Lines:
+    """Events as they are told line by line. Reads nothing: both clients do."""
+
+    def __init__(self) -> None:
+        self.position: str | None = None
+        self._data: list[bytes] = []
+        self._at: str | None = None
+
+    def take(self, line: bytes) -> Event | None:
+        """Notes a line; the event that it ends, if it ends one."""
+        name, _, value = line.rstrip(b"\r\n").partition(b":")
+        value = value.removeprefix(b" ")
+        if name == b"data":
+            self._data.append(value)
+        elif name == b"id":
+            self._at = value.decode()
+        elif not line.strip():
+            self.position = self._at or self.position
+            data, self._data, self._at = self._data, [], None
+            if data:
+                return Event.of(json.loads(b"\n".join(data)))
+        return None
 
 
 class Events:
@@ -21,15 +45,16 @@ class Events:
     """
 
     def __init__(self, end: Endpoint, vm: str | None, family: str | None, kinds: Iterable[str], since: str | int | None, follow: bool) -> None:
-        kinds = [kinds] if isinstance(kinds, str) else kinds
-        asked = {"vm": vm, "family": family, "kind": ",".join(kinds) or None, "since": since, "follow": "true" if follow else "false"}
-        words = [f"{name}={quote(str(word), safe='')}" for name, word in asked.items() if word is not None]
-        self.position: str | None = None
-        """Where to go on after a break: the last event that was read, or passed over by the selection."""
+        self._lines = Lines()
         self._follow = follow
         self._closed = False
-        self._stream = end.open("GET", "/v1/events?" + "&".join(words))
-        self._stream.patience(_SILENCE)
+        self._stream = end.open("GET", of_events(vm, family, kinds, since, follow))
+        self._stream.patience(SILENCE)
+
+    @property
+    def position(self) -> str | None:
+        """Where to go on after a break: the last event that was read, or passed over by the selection."""
+        return self._lines.position
 
     def __enter__(self) -> Events:
         return self
@@ -48,8 +73,6 @@ class Events:
 
     def next(self) -> Event | None:
         """The next event; none at the end. Blocks."""
-        data: list[bytes] = []
-        position: str | None = None
         while not self._closed:
             try:
                 line = self._stream.line()
@@ -62,16 +85,8 @@ class Events:
                     raise Unreachable("the daemon has ended, and with it its events")
                 self.close()
                 break
-            name, _, value = line.rstrip(b"\r\n").partition(b":")
-            value = value.removeprefix(b" ")
-            if name == b"data":
-                data.append(value)
-            elif name == b"id":
-                position = value.decode()
-            elif not line.strip():
-                self.position = position or self.position
-                if data:
-                    return Event.of(json.loads(b"\n".join(data)))
+            if event := self._lines.take(line):
+                return event
         return None
 
     def close(self) -> None:

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import http.client
 import io
 import json
-import os
 import select
-import shutil
 import socket
 import ssl
 import subprocess
 import threading
 from typing import Any, Callable, Iterable, TypeVar
-from urllib.parse import quote, urlsplit
 
 from . import _presence
+from ._calls import Call
+from ._place import HEAD, Place, believe, keep_alive, refusal
 from ._presence import Presence, Watched
-from ._types import ForkyardError, Unreachable
+from ._types import Unreachable
 
 
 T = TypeVar("T")
-_HEAD = 64 << 10  # Most bytes of an answer's head.
-# The kernel finds out within a minute that a host is gone, where it can be told to.
-_KEEP_ALIVE = {"TCP_KEEPIDLE": 30, "TCP_KEEPINTVL": 10, "TCP_KEEPCNT": 3}
 
 
 class _UnixConnection(http.client.HTTPConnection):
@@ -86,30 +80,15 @@ class _TlsConnection(http.client.HTTPSConnection):
     def connect(self) -> None:
         self.timeout = _presence.CONNECT
         super().connect()
-        self.sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for option, value in _KEEP_ALIVE.items():
-            if hasattr(socket, option):
-                self.sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-        # Before anything is said: the token is for that daemon alone.
-        shown = hashlib.sha256(self.sock.getpeercert(True) or b"").hexdigest()
-        if self._fingerprint and not hmac.compare_digest(shown, self._fingerprint):
+        keep_alive(self.sock)
+        try:
+            # Before anything is said: the token is for that daemon alone.
+            believe(self.sock.getpeercert(True), self._fingerprint)
+        except OSError:
             self.close()
-            raise OSError(f"its certificate is sha256:{shown}, not the one of FORKYARD_CA")
+            raise
         self.sock.settimeout(None)
         self.sock.__class__ = _SharedTls
-
-
-def _trust(context: ssl.SSLContext | None) -> tuple[ssl.SSLContext, str | None]:
-    """What a certificate is held to, and the fingerprint it must have, if any."""
-    held_to = os.environ.get("FORKYARD_CA", "")
-    if context:
-        return context, None
-    if not held_to.startswith("sha256:"):
-        return ssl.create_default_context(cafile=held_to or None), None
-    context = ssl.create_default_context()
-    context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE
-    return context, held_to.removeprefix("sha256:").lower()
 
 
 class Stream:
@@ -185,27 +164,13 @@ class Duplex(Stream):
             pass  # It has ended.
 
 
-class Endpoint:
-    """Where the daemon is. Safe to use from many threads: it holds no connection."""
+class Endpoint(Place):
+    """A daemon. Safe to use from many threads: it holds no connection."""
 
     def __init__(self, url: str | None, token: str | None, context: ssl.SSLContext | None) -> None:
-        run = os.environ.get("FORKYARD_RUN_DIR", "/run/forkyard")
-        given = url or os.environ.get("FORKYARD_URL")
-        self.url = given or f"unix://{run}/api.sock"
-        self._run_dir = None if given else run
-        """Whose daemon may be started; none if a daemon was named."""
-        self._token = token or os.environ.get("FORKYARD_TOKEN")
-        self._context = context
-        self._parts = urlsplit(self.url)
-        if self._parts.scheme not in ("unix", "https"):
-            raise ValueError(f"{self.url}: wanted unix:///path or https://host:port")
+        super().__init__(url, token, context)
         self.presence = Presence(self._ping)
         """Connections that wait for this daemon."""
-
-    def silent(self) -> Unreachable:
-        """What is told of a daemon that does not even answer pings."""
-        seconds = _presence.MISSES * (_presence.PAUSE + _presence.ANSWER)
-        return Unreachable(f"the daemon at {self.url} has answered no ping for up to {seconds:.0f} s: it hangs, or its host is gone")
 
     def _ping(self) -> None:
         """Raises an exception unless the daemon answers in time, whatever it says."""
@@ -216,16 +181,11 @@ class Endpoint:
         timer.start()
         try:
             connection.connect()
-            connection.request("GET", "/v1/ping", headers=self._headers())
+            connection.request("GET", "/v1/ping", headers=self.headers())
             connection.getresponse().read()
         finally:
             timer.cancel()
             connection.close()
-
-    def _headers(self) -> dict[str, str]:
-        if self._token and self._parts.scheme == "https":
-            return {"Authorization": f"Bearer {self._token}"}
-        return {}
 
     def _failed(self, connection: http.client.HTTPConnection | None, watched: Watched | None, error: Exception) -> Unreachable:
         """Closes a connection on which no answer came; the exception that says so."""
@@ -240,7 +200,7 @@ class Endpoint:
     def _connection(self) -> http.client.HTTPConnection:
         if self._parts.scheme == "unix":
             return _UnixConnection(self._parts.path)
-        return _TlsConnection(self._parts.netloc, *_trust(self._context))
+        return _TlsConnection(self._parts.netloc, *self.trust())
 
     def _connected(self) -> http.client.HTTPConnection:
         """A connection to the daemon, which is started if none runs and none was named."""
@@ -248,10 +208,10 @@ class Endpoint:
         try:
             connection.connect()
         except (FileNotFoundError, ConnectionRefusedError):
-            program = shutil.which("forkyard")
-            if self._run_dir is None or program is None:
+            starter = self.starter()
+            if starter is None:
                 raise
-            started = subprocess.run([program, "--run-dir", self._run_dir, "ps"], capture_output=True)
+            started = subprocess.run(starter, capture_output=True)
             if started.returncode:
                 raise OSError(started.stderr.decode(errors="replace").strip()) from None
             connection.connect()
@@ -259,7 +219,7 @@ class Endpoint:
 
     def open(self, method: str, path: str, body: Any = None, content: Iterable[bytes] | None = None) -> Stream:
         """Sends a request, with a body as JSON or with content as it is. ForkyardError unless it succeeds."""
-        headers = {"Content-Type": "application/json" if content is None else "application/octet-stream", **self._headers()}
+        headers = {"Content-Type": "application/json" if content is None else "application/octet-stream", **self.headers()}
         connection: http.client.HTTPConnection | None = None
         watched: Watched | None = None
         try:
@@ -287,7 +247,7 @@ class Endpoint:
             answer = stream.read()
         finally:
             stream.close()
-        raise _refusal(status, answer)
+        raise refusal(status, answer)
 
     def duplex(self, path: str, first: Any) -> Duplex:
         """Posts lines of JSON, of which this is the first, if any. ForkyardError unless the request is taken."""
@@ -299,7 +259,7 @@ class Endpoint:
             connection.putrequest("POST", path)
             connection.putheader("Content-Type", "application/x-ndjson")
             connection.putheader("Transfer-Encoding", "chunked")
-            for name, value in self._headers().items():
+            for name, value in self.headers().items():
                 connection.putheader(name, value)
             connection.endheaders()
             sock = connection.sock
@@ -318,7 +278,7 @@ class Endpoint:
             answer = stream.read()
         finally:
             stream.close()
-        raise _refusal(response.status, answer)
+        raise refusal(response.status, answer)
 
     def upgrade(self, path: str) -> socket.socket:
         """A connection of TCP that a request becomes. ForkyardError if it is refused."""
@@ -329,13 +289,13 @@ class Endpoint:
             sock = connection.sock
             watched = self.presence.watch(sock)
             lines = [f"GET {path} HTTP/1.1", f"Host: {self._parts.netloc or 'forkyard'}", "Connection: Upgrade", "Upgrade: tcp"]
-            lines += [f"{name}: {value}" for name, value in self._headers().items()]
+            lines += [f"{name}: {value}" for name, value in self.headers().items()]
             sock.sendall(("\r\n".join(lines) + "\r\n\r\n").encode())
             # Byte by byte: what follows the head is the server's, and is to be read from the socket.
             head = b""
             while not head.endswith(b"\r\n\r\n"):
                 byte = sock.recv(1)
-                if not byte or len(head) > _HEAD:
+                if not byte or len(head) > HEAD:
                     raise OSError("the daemon closed the connection")
                 head += byte
             first, _, rest = head.partition(b"\r\n")
@@ -352,11 +312,11 @@ class Endpoint:
             raise self._failed(connection, watched, error) from error
         self.presence.forget(watched)
         connection.close()
-        raise _refusal(status, answer)
+        raise refusal(status, answer)
 
-    def call(self, method: str, path: str, body: Any = None) -> Any:
+    def ask(self, call: Call) -> Any:
         """Sends a request and reads the whole answer."""
-        stream = self.open(method, path, body)
+        stream = self.open(call.method, call.path, call.body)
         try:
             return json.loads(stream.read() or "null")
         finally:
@@ -370,35 +330,3 @@ def _shut(sock: socket.socket | None) -> None:
             sock.shutdown(socket.SHUT_RDWR)
     except OSError:
         pass  # It has ended.
-
-
-def of_vm(vm: str, *rest: str) -> str:
-    """The path of a VM, or of something it can do."""
-    return "/v1/vms/" + "/".join(quote(part, safe="") for part in (vm, *rest))
-
-
-def of_substrate(name: str, *rest: str) -> str:
-    """The path of a substrate, or of something that is done with it."""
-    return "/v1/substrates/" + "/".join(quote(part, safe="") for part in (name, *rest))
-
-
-def of_volume(name: str, *rest: str) -> str:
-    """The path of a volume, or of something that is done with it."""
-    return "/v1/volumes/" + "/".join(quote(part, safe="") for part in (name, *rest))
-
-
-def of_image(name: str, *rest: str) -> str:
-    """The path of an image, or of something that is done with it."""
-    return "/v1/images/" + "/".join(quote(part, safe="") for part in (name, *rest))
-
-
-def of_files(vm: str, what: str, **query: str) -> str:
-    """The path of a request about files of a VM."""
-    return of_vm(vm, what) + "?" + "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items())
-
-
-def _refusal(status: int, answer: bytes) -> ForkyardError:
-    try:
-        return ForkyardError.of(json.loads(answer))
-    except (ValueError, AttributeError):
-        return ForkyardError("host", f"the daemon answered {status}: {answer[:200].decode(errors='replace')}")

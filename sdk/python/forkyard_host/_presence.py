@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 import weakref
-from typing import Callable
+from typing import Callable, Protocol
 
 PAUSE = 10.0  # Seconds between two pings.
 ANSWER = 10.0  # Seconds that one may take.
@@ -19,18 +19,39 @@ CONNECT = 30.0  # Seconds that a connection may take to be made, and its parties
 MISSES = 3  # Pings in a row without an answer after which connections are ended.
 
 
+class Waiting(Protocol):
+    """Something that waits on a connection."""
+
+    def end(self) -> None:
+        """Has it go on, at the end of the connection."""
+        ...
+
+
 class Watched:
     """A connection that something waits on."""
 
-    def __init__(self, sock: socket.socket) -> None:
-        self._sock = sock
+    def __init__(self, waiting: Waiting) -> None:
+        self._waiting = waiting
         self.missed = 0
         self.lost = False
-        """Set before the connection is ended because nobody is there."""
+        """Set before the connection is ended because the daemon does not answer."""
+
+    def note(self, answered: bool) -> None:
+        """Notes a ping, and ends the connection after too many that were not answered."""
+        self.missed = 0 if answered else self.missed + 1
+        if self.missed >= MISSES:
+            self.lost = True
+            self._waiting.end()
+
+
+class Socket:
+    """A connection that a thread waits on."""
+
+    def __init__(self, sock: socket.socket) -> None:
+        self._sock = sock
 
     def end(self) -> None:
-        """Has whatever waits on it go on, at the end of the connection."""
-        self.lost = True
+        """Has the thread go on, at the end of the connection."""
         try:
             self._sock.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -43,13 +64,13 @@ class Presence:
     def __init__(self, ping: Callable[[], None]) -> None:
         self._ping = ping
         self._lock = threading.Lock()
-        # Of one that is not closed nobody but its user knows when it is over.
+        # Of one that is not closed its user alone knows when it is over.
         self._watched: weakref.WeakSet[Watched] = weakref.WeakSet()
         self._thread: threading.Thread | None = None
 
     def watch(self, sock: socket.socket) -> Watched:
-        """Watches a connection until it is forgotten, or nobody has what is returned."""
-        watched = Watched(sock)
+        """Watches a connection until it is forgotten, or what is returned is dropped."""
+        watched = Watched(Socket(sock))
         with self._lock:
             self._watched.add(watched)
             # After os.fork() there is none in the child.
@@ -80,7 +101,5 @@ class Presence:
                 # One that was made or forgotten meanwhile is not concerned.
                 asked = [watched for watched in asked if watched in self._watched]
             for watched in asked:
-                watched.missed = 0 if answered else watched.missed + 1
-                if watched.missed >= MISSES:
-                    watched.end()
+                watched.note(answered)
             del asked

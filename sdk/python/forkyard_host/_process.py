@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import threading
-from base64 import b64decode, b64encode
 from types import TracebackType
-from typing import Any, Iterable, Iterator, Literal
+from typing import Any, Iterable, Iterator
 
 from ._http import Duplex, Stream
-from ._types import CommandFailed, ExecResult, ForkyardError, NotStarted, Unreachable
-
-_PIECE = 32 << 10  # Bytes of standard input in one line.
-_SILENCE = 10.0  # Seconds; the daemon takes a client that sends nothing for gone after 30.
+from ._output import NO_PIPE, SILENCE, Output, Piece, line, resize, stdin
+from ._types import ExecResult, Unreachable
 
 
-class Process:
+
+class Process(Output):
     """A command under way: iterate over what it writes, `("stdout" or "stderr", bytes)`.
 
     Left before its end, by the context manager or close(), it is hung up on: what is left of it
@@ -25,12 +22,7 @@ class Process:
     """
 
     def __init__(self, argv: tuple[str, ...], stream: Stream, follows: bool = True) -> None:
-        self.argv = argv
-        self._follows = follows
-        self.code: int | None = None
-        """Once it has ended, as a shell reports it."""
-        self.pid: int | None = None
-        """In the guest; of a command that is kept or left to itself only, from its first output on."""
+        super().__init__(argv, follows)
         self._stream = stream
         self._said = threading.Lock()
         self._ended = threading.Event()
@@ -45,9 +37,8 @@ class Process:
 
     def write(self, data: bytes) -> None:
         """Pass bytes to its standard input."""
-        view = memoryview(data)
-        for at in range(0, len(view), _PIECE):
-            self._say({"stdin": b64encode(view[at : at + _PIECE]).decode()})
+        for words in stdin(data):
+            self._say(words)
 
     def close_stdin(self) -> None:
         """Nothing follows on its standard input."""
@@ -59,42 +50,19 @@ class Process:
 
     def resize(self, rows: int, cols: int) -> None:
         """Its terminal has another size."""
-        self._say({"resize": {"rows": rows, "cols": cols}})
+        self._say(resize(rows, cols))
 
-    def __iter__(self) -> Iterator[tuple[Literal["stdout", "stderr"], bytes]]:
+    def __iter__(self) -> Iterator[Piece]:
         while self.code is None:
-            line = self._stream.line()
-            if not line:
+            told = self._stream.line()
+            if not told:
                 raise Unreachable("the connection ended before the command")
-            event = json.loads(line)
-            if "stdout" in event:
-                yield "stdout", b64decode(event["stdout"])
-            elif "stderr" in event:
-                yield "stderr", b64decode(event["stderr"])
-            elif "exit" in event:
-                end = event["exit"]
-                self.code = end["code"] if "code" in end else 128 + end["signal"]
-            elif "started" in event:
-                self.pid = event["started"]["pid"]
-                if not self._follows:
-                    self.code = 0
-            elif "not_started" in event:
-                raise NotStarted(event["not_started"]["message"], event["not_started"]["code"])
-            elif "timed_out" in event:
-                after = event["timed_out"]["after_s"]
-                raise ForkyardError("timeout", f"the command took longer than {after} s and was killed")
-            elif "error" in event:
-                raise ForkyardError.of(event["error"])
+            if piece := self._take(told):
+                yield piece
 
     def finish(self, check: bool = False) -> ExecResult:
         """Read all that is left."""
-        out: dict[str, list[bytes]] = {"stdout": [], "stderr": []}
-        for stream, data in self:
-            out[stream].append(data)
-        result = ExecResult(self.argv, self.code or 0, b"".join(out["stdout"]), b"".join(out["stderr"]))
-        if check and result.code:
-            raise CommandFailed(result)
-        return result
+        return self._result(list(self), check)
 
     def feed(self, pieces: Iterable[bytes]) -> None:
         """Have a thread pass these to its standard input, and then end that."""
@@ -120,14 +88,14 @@ class Process:
 
     def _say(self, what: Any) -> None:
         if not isinstance(self._stream, Duplex):
-            raise ValueError("its standard input is not a pipe: start it with stdin=PIPE")
+            raise ValueError(NO_PIPE)
         with self._said:
-            self._stream.send(json.dumps(what).encode() + b"\n")
+            self._stream.send(line(what))
 
     def _keep(self) -> None:
         """Shows the daemon that this client is there."""
         assert isinstance(self._stream, Duplex)
-        while not self._ended.wait(_SILENCE):
+        while not self._ended.wait(SILENCE):
             try:
                 with self._said:
                     self._stream.send(b"\n")

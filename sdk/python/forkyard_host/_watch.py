@@ -6,8 +6,22 @@ import json
 from types import TracebackType
 from typing import Iterator
 
-from ._http import Endpoint, of_files
+from ._calls import flag, of_files
+from ._http import Endpoint
 from ._types import FileChange, Unreachable
+
+
+def told(line: bytes) -> FileChange | None:
+    """The change that a line tells; empty ones say that it is still watched."""
+    if not line.strip():
+        return None
+    change = json.loads(line)
+    return FileChange(change["change"], change["name"])
+
+
+def of_watch(vm: str, path: str, recursive: bool) -> str:
+    """The path of a stream of changes."""
+    return of_files(vm, "watch", path=path, recursive=flag(recursive))
 
 
 class Changes:
@@ -18,7 +32,7 @@ class Changes:
 
     def __init__(self, end: Endpoint, vm: str, path: str, recursive: bool) -> None:
         self._closed = False
-        self._stream = end.open("GET", of_files(vm, "watch", path=path, recursive="true" if recursive else "false"))
+        self._stream = end.open("GET", of_watch(vm, path, recursive))
 
     def __enter__(self) -> Changes:
         return self
@@ -47,10 +61,8 @@ class Changes:
             if not line:
                 self.close()
                 break
-            # Empty lines say that it is still watched.
-            if line.strip():
-                told = json.loads(line)
-                return FileChange(told["change"], told["name"])
+            if change := told(line):
+                return change
         return None
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ import type { ExecResult, Forked } from "./results.js";
 /** Kinds of ForkyardError: those of the API, and `unreachable` of Unreachable. */
 export type Kind = ErrorKind | "unreachable";
 
-/** A request was refused or failed. */
+/** A request was refused or failed. Its message ends with the hint, if there is one. */
 export class ForkyardError extends Error {
   override readonly name: string = "ForkyardError";
   /** What to branch on. */
@@ -15,7 +15,7 @@ export class ForkyardError extends Error {
   readonly hint: string | undefined;
 
   constructor(kind: Kind, message: string, hint?: string | null, options?: ErrorOptions) {
-    super(message, options);
+    super(hint ? `${message} (${hint})` : message, options);
     this.kind = kind;
     this.hint = hint ?? undefined;
   }

@@ -1240,6 +1240,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/vms/{vm}/restart-policy": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Say whether a VM is started again when it ends by itself, or its host went down, from now on. Clones are not. */
+        post: operations["set_restart"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/vms/{vm}/resume": {
         parameters: {
             query?: never;
@@ -3439,6 +3456,11 @@ export interface components {
             /** @description New size, a multiple of 4096 bytes. What lies beyond a smaller one is lost. */
             size: components["schemas"]["ByteCount"];
         };
+        /** @description `POST /v1/vms/{id}/restart-policy`: whether a VM is started again from now on. */
+        RestartRequest: {
+            /** @description `no`, `always`, `on-failure` or `on-failure:N`. */
+            restart: string;
+        };
         /** @description Starts of a VM that ended by itself. */
         Restarts: {
             /**
@@ -4485,6 +4507,7 @@ export type RemoteView = components['schemas']['RemoteView'];
 export type RenameRequest = components['schemas']['RenameRequest'];
 export type RequestId = components['schemas']['RequestId'];
 export type ResizeVolume = components['schemas']['ResizeVolume'];
+export type RestartRequest = components['schemas']['RestartRequest'];
 export type Restarts = components['schemas']['Restarts'];
 export type Room = components['schemas']['Room'];
 export type RootVolume = components['schemas']['RootVolume'];
@@ -4799,6 +4822,11 @@ export interface operations {
     build_from: {
         parameters: {
             query?: {
+                /**
+                 * @description Values of the Dockerfile's `ARG`s, as a JSON object: `{"VERSION":"3.1"}`. They may be read in the processes of the host while
+                 *     it builds, and in the image's history: no place for secrets.
+                 */
+                build_args?: string;
                 /** @description Path of the Dockerfile in the context; `Dockerfile` if absent. */
                 dockerfile?: string;
                 /** @description Size of the guest's disk in bytes, whole MiB; made up from what is in the image if absent. */
@@ -6646,6 +6674,33 @@ export interface operations {
         requestBody: {
             content: {
                 "application/json": components["schemas"]["RenameRequest"];
+            };
+        };
+        responses: {
+            /** @description The VM as it is now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VmView"];
+                };
+            };
+        };
+    };
+    set_restart: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["RestartRequest"];
             };
         };
         responses: {

@@ -311,6 +311,15 @@ export class Vm implements AsyncDisposable {
         : await call(this.#endpoint, "post", path, { ...this.#path, body: { after_s: seconds, action } }, options);
   }
 
+  /**
+   * Says whether it is started again when it ends by itself, from now on: `no`, `always`, `on-failure` or
+   * `on-failure:N`. Fails for clones, which cannot be, but for `no`.
+   */
+  async setRestart(restart: string, options?: CallOptions): Promise<void> {
+    const path = "/v1/vms/{vm}/restart-policy";
+    this.#view = await call(this.#endpoint, "post", path, { ...this.#path, body: { restart } }, options);
+  }
+
   /** Gives it these labels instead of those it had. */
   async setLabels(labels: Readonly<Record<string, string>>, options?: CallOptions): Promise<void> {
     this.#view = await call(this.#endpoint, "post", "/v1/vms/{vm}/labels", { ...this.#path, body: labels }, options);

@@ -28,7 +28,7 @@ test("a fork that is refused says why", async () => {
   await using vm = (await p().fork(1)).vms[0]!;
   await vm.stop();
   const stopped = await refused("conflict", vm.fork(1));
-  assert(stopped.hint, stopped.message);
+  assert(stopped.hint && stopped.message.endsWith(`(${stopped.hint})`), stopped.message);
   await refused("not_found", new Forkyard().vm("nosuch"));
 });
 

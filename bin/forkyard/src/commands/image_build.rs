@@ -10,6 +10,7 @@ use forkyard_client::{Client, ClientError, UploadError, escaped};
 use forkyard_types::{ByteCount, GuestImage, ImageName};
 use hyper::Method;
 use std::{
+    collections::BTreeMap,
     fs,
     path::{Path, PathBuf},
 };
@@ -27,6 +28,10 @@ pub struct Build {
     /// Build from a Dockerfile, and call the image this; made of the context's name if absent.
     #[arg(short, long, value_name = "NAME")]
     pub tag: Option<ImageName>,
+    /// Value of an ARG of the Dockerfile, which may be said several times; without =VALUE that of our environment.
+    /// It can be read in the image's history: no place for secrets.
+    #[arg(long, value_name = "NAME[=VALUE]", value_parser = build_arg)]
+    pub build_arg: Vec<(String, String)>,
     /// Have each VM start the image's entry point when it boots.
     #[arg(long)]
     pub start: bool,
@@ -44,8 +49,8 @@ pub async fn build(client: &Client, wanted: Build) -> anyhow::Result<GuestImage>
         bail!("say which recipe to build, or -f DOCKERFILE or -t NAME to build from a Dockerfile");
     };
     ensure!(
-        !wanted.start && wanted.size.is_none(),
-        "--start and --size are for images that are built from a Dockerfile: say -f or -t"
+        !wanted.start && wanted.size.is_none() && wanted.build_arg.is_empty(),
+        "--start, --size and --build-arg are for images that are built from a Dockerfile: say -f or -t"
     );
     let wait = spinner(format!("building {name}"));
     let path = format!("/v1/images/{}", escaped(&name));
@@ -82,6 +87,11 @@ async fn from_dockerfile(client: &Client, wanted: Build) -> anyhow::Result<Guest
         "there is an image {name} already: say another -t, or `forkyard image rm` it first"
     );
     let mut path = format!("/v1/images/{name}/build?dockerfile={}", escaped(inside));
+    if !wanted.build_arg.is_empty() {
+        let args: BTreeMap<String, String> = wanted.build_arg.into_iter().collect();
+        let args = serde_json::to_string(&args)?;
+        path.push_str(&format!("&build_args={}", escaped(&args)));
+    }
     if wanted.start {
         path.push_str("&start=true");
     }
@@ -111,6 +121,19 @@ async fn from_dockerfile(client: &Client, wanted: Build) -> anyhow::Result<Guest
         }
         (Err(error), _) => Err(error.into()),
         (Ok(_), Err(error)) => Err(error.into()),
+    }
+}
+
+/// An argument of a build, with its value.
+fn build_arg(text: &str) -> Result<(String, String), String> {
+    if let Some((name, value)) = text.split_once('=') {
+        return Ok((name.to_owned(), value.to_owned()));
+    }
+    match std::env::var(text) {
+        Ok(value) => Ok((text.to_owned(), value)),
+        Err(_) => Err(format!(
+            "there is no {text} in the environment: say {text}=VALUE"
+        )),
     }
 }
 
@@ -168,6 +191,15 @@ fn line_of(said: &str, dockerfile: &str) -> Option<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn arguments_of_a_build_have_a_value_or_are_in_the_environment() {
+        let pair = |name: &str, value: &str| Ok((name.to_owned(), value.to_owned()));
+        assert_eq!(build_arg("A=b=c"), pair("A", "b=c"));
+        assert_eq!(build_arg("A="), pair("A", ""));
+        assert_eq!(build_arg("PATH").map(|it| it.0), Ok("PATH".to_owned()));
+        assert!(build_arg("NO_SUCH_VARIABLE_HERE").is_err());
+    }
 
     #[test]
     fn a_step_that_failed_is_found_by_its_line() {

@@ -58,7 +58,7 @@ pub enum Image {
     /// A Dockerfile is built by buildah, on the daemon's host and by its root alone. The entry point is
     /// recorded, and VMs start it only with --start.
     #[command(
-        after_help = "Examples:\n  forkyard image build debian\n  forkyard image build -t web . && forkyard run web\n  forkyard image build -f deploy/Dockerfile -t web --start"
+        after_help = "Examples:\n  forkyard image build debian\n  forkyard image build -t web . && forkyard run web\n  forkyard image build -f deploy/Dockerfile -t web --start\n  forkyard image build -t web --build-arg VERSION=3.1 ."
     )]
     Build(Build),
     /// Remove an image that was built, or one that came from elsewhere.

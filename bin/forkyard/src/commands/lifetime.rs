@@ -1,10 +1,10 @@
-//! `keepalive`, `idle` and `rename`: for how long VMs are wanted, and what they are called.
+//! `keepalive`, `idle`, `update` and `rename`: for how long VMs are wanted, whether they come back, and what they are called.
 
 use super::vms::PARTLY;
 use crate::{args::Format, output};
 use clap::{Args, ValueEnum};
-use forkyard_client::{Client, of_vm};
-use forkyard_types::{Idle, Lifetime, RenameRequest, Restart, VmName, VmView};
+use forkyard_client::{Client, ClientError, of_vm};
+use forkyard_types::{Idle, Lifetime, RenameRequest, Restart, RestartRequest, VmName, VmView};
 use hyper::Method;
 use std::process::ExitCode;
 
@@ -104,6 +104,30 @@ pub async fn idle(client: &Client, format: Format, wanted: IdleAfter) -> anyhow:
     Ok(ExitCode::SUCCESS)
 }
 
+/// `update`
+#[derive(Debug, Args)]
+pub struct Update {
+    /// Starts them again if they end by themselves, or their host goes down: no, always,
+    /// on-failure or on-failure:N. Clones are not.
+    #[arg(long, value_name = "WHEN")]
+    restart: Restart,
+    /// Names or ids of the VMs.
+    #[arg(required = true)]
+    vms: Vec<String>,
+}
+
+/// Says whether VMs are started again.
+pub async fn update(client: &Client, format: Format, wanted: Update) -> anyhow::Result<ExitCode> {
+    let request = RestartRequest {
+        restart: wanted.restart,
+    };
+    let mut answers = Vec::new();
+    for vm in &wanted.vms {
+        answers.push(client.post(&of_vm(vm, "restart-policy"), &request).await);
+    }
+    several(format, answers)
+}
+
 /// `keepalive`
 #[derive(Debug, Args)]
 pub struct Keepalive {
@@ -147,29 +171,38 @@ pub async fn keepalive(
     format: Format,
     wanted: Keepalive,
 ) -> anyhow::Result<ExitCode> {
-    let mut kept: Vec<VmView> = Vec::new();
+    let mut answers = Vec::new();
     for vm in &wanted.vms {
         let path = of_vm(vm, "lifetime");
-        let answer = match wanted.ttl {
+        answers.push(match wanted.ttl {
             Some(ttl_s) => {
                 let action = wanted.at_end.map(Into::into);
                 client.post(&path, &Lifetime { ttl_s, action }).await
             }
             None => client.call(Method::DELETE, &path).await,
-        };
+        });
+    }
+    several(format, answers)
+}
+
+/// Shows VMs that were changed, and complains of those that were not.
+fn several(format: Format, answers: Vec<Result<VmView, ClientError>>) -> anyhow::Result<ExitCode> {
+    let asked = answers.len();
+    let mut changed: Vec<VmView> = Vec::new();
+    for answer in answers {
         match answer {
-            Ok(vm) => kept.push(vm),
+            Ok(vm) => changed.push(vm),
             Err(error) => output::complain(&error.into()),
         }
     }
     match format {
-        Format::Json => output::json(&kept)?,
-        Format::Text => kept.iter().for_each(|vm| say!("{}", vm.name)),
+        Format::Json => output::json(&changed)?,
+        Format::Text => changed.iter().for_each(|vm| say!("{}", vm.name)),
     }
-    Ok(match (kept.len(), wanted.vms.len()) {
-        (done, asked) if done == asked => ExitCode::SUCCESS,
-        (0, _) => ExitCode::FAILURE,
-        (_, _) => ExitCode::from(PARTLY),
+    Ok(match changed.len() {
+        done if done == asked => ExitCode::SUCCESS,
+        0 => ExitCode::FAILURE,
+        _ => ExitCode::from(PARTLY),
     })
 }
 

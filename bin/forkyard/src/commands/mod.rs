@@ -95,6 +95,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Sessions(wanted) => sessions::sessions(&client, format, wanted).await,
         Command::Keepalive(wanted) => lifetime::keepalive(&client, format, wanted).await,
         Command::Idle(wanted) => lifetime::idle(&client, format, wanted).await,
+        Command::Update(wanted) => lifetime::update(&client, format, wanted).await,
         Command::Rename(wanted) => lifetime::rename(&client, format, wanted).await,
         Command::Independent(wanted) => independence::independent(&client, format, wanted).await,
         Command::Inspect(one) => vms::inspect(&client, format, &one.vm).await,

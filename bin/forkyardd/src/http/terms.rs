@@ -1,10 +1,10 @@
-//! Labels and lifetimes of VMs.
+//! Labels, lifetimes and restarts of VMs.
 
 use super::{Answer, Input, Path, spawned};
 use crate::reply::Refusal;
 use axum::{Json, extract::State};
 use forkyard_fork::Host;
-use forkyard_types::{Idle, Labels, Lifetime, RenameRequest, VmView};
+use forkyard_types::{Idle, Labels, Lifetime, RenameRequest, RestartRequest, VmView};
 use std::sync::Arc;
 
 type Shared = State<Arc<Host>>;
@@ -47,6 +47,18 @@ pub async fn set_idle(
     responses((status = 200, body = VmView, description = "The VM as it is now"), Refusal))]
 pub async fn remove_idle(State(host): Shared, Path(vm): Path<String>) -> Answer<VmView> {
     Ok(Json(host.set_idle(&vm, None)?))
+}
+
+/// Say whether a VM is started again when it ends by itself, or its host went down, from now on. Clones are not.
+#[utoipa::path(post, path = "/v1/vms/{vm}/restart-policy", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
+    request_body = RestartRequest,
+    responses((status = 200, body = VmView, description = "The VM as it is now"), Refusal))]
+pub async fn set_restart(
+    State(host): Shared,
+    Path(vm): Path<String>,
+    Input(wanted): Input<RestartRequest>,
+) -> Answer<VmView> {
+    Ok(Json(host.set_restart(&vm, wanted.restart)?))
 }
 
 /// Give a VM these labels instead of those it had.

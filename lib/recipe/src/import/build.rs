@@ -23,6 +23,7 @@ use crate::{
 use forkyard_confine::{Building, Network};
 use forkyard_types::{BUILD_IDS, ByteCount};
 use std::{
+    collections::BTreeMap,
     fs::{self, DirBuilder, File},
     os::unix::fs::{DirBuilderExt, chown},
     path::{Component, Path, PathBuf},
@@ -46,14 +47,66 @@ const TAIL: usize = 40;
 /// Folders of the build's.
 const FOLDERS: [&str; 4] = ["context", "store", "run", "tmp"];
 
-/// Path of a Dockerfile in its context.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Dockerfile(PathBuf);
+/// Most arguments of a build.
+const MOST_ARGS: usize = 64;
 
-/// Text that names no file of a context.
+/// A Dockerfile in its context, and values of its `ARG`s.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Dockerfile {
+    path: PathBuf,
+    args: BTreeMap<String, String>,
+}
+
+/// Text that names no file of a context, or is no argument of a build.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no file of the context: wanted a path below it, without ..")]
-pub struct InvalidDockerfile(String);
+#[non_exhaustive]
+pub enum InvalidDockerfile {
+    /// No path below the context.
+    #[error("{0:?} is no file of the context: wanted a path below it, without ..")]
+    Path(String),
+    /// No name of an argument.
+    #[error("{0:?} is no name of an argument: wanted letters, digits and _, no digit first")]
+    Name(String),
+    /// A value of the argument of this name that is not text.
+    #[error("the value of {0} has characters that are not text")]
+    Value(String),
+    /// So many arguments.
+    #[error("{0} arguments: wanted {MOST_ARGS} at most")]
+    Many(usize),
+}
+
+impl Dockerfile {
+    /// Gives its `ARG`s these values.
+    pub fn with_args(self, args: BTreeMap<String, String>) -> Result<Self, InvalidDockerfile> {
+        let cut = |text: &str| text.chars().take(100).collect();
+        if args.len() > MOST_ARGS {
+            return Err(InvalidDockerfile::Many(args.len()));
+        }
+        for (name, value) in &args {
+            let is_name = name.len() <= 128
+                && !name.starts_with(|first: char| first.is_ascii_digit())
+                && !name.is_empty()
+                && name
+                    .chars()
+                    .all(|it| it.is_ascii_alphanumeric() || it == '_');
+            if !is_name {
+                return Err(InvalidDockerfile::Name(cut(name)));
+            }
+            if value.contains(char::is_control) {
+                return Err(InvalidDockerfile::Value(cut(name)));
+            }
+        }
+        Ok(Self { args, ..self })
+    }
+
+    /// The builder's words for the arguments. Each has its value: without, the builder would take it from the
+    /// daemon's environment.
+    fn words(&self) -> impl Iterator<Item = String> {
+        self.args
+            .iter()
+            .flat_map(|(name, value)| ["--build-arg".to_owned(), format!("{name}={value}")])
+    }
+}
 
 impl std::str::FromStr for Dockerfile {
     type Err = InvalidDockerfile;
@@ -66,15 +119,18 @@ impl std::str::FromStr for Dockerfile {
             && text.len() <= 1024
             && !text.contains(char::is_control);
         match is_below {
-            true => Ok(Self(path.to_owned())),
-            false => Err(InvalidDockerfile(text.chars().take(100).collect())),
+            true => Ok(Self {
+                path: path.to_owned(),
+                args: BTreeMap::new(),
+            }),
+            false => Err(InvalidDockerfile::Path(text.chars().take(100).collect())),
         }
     }
 }
 
 impl std::fmt::Display for Dockerfile {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        self.0.display().fmt(f)
+        self.path.display().fmt(f)
     }
 }
 
@@ -123,10 +179,11 @@ pub(super) fn build(
         .arg(build.folder.join("run"))
         .args(["--storage-driver", "overlay", "build-using-dockerfile"])
         .args(["--isolation", "chroot", "--network", "host"])
+        .args(dockerfile.words())
         .args(["--disable-compression", "--tag"])
         .arg(format!("oci-archive:{}", archive.display()))
         .arg("--file")
-        .arg(build.folder.join("context").join(&dockerfile.0))
+        .arg(build.folder.join("context").join(&dockerfile.path))
         .arg(build.folder.join("context"))
         .run(progress);
     built.map_err(failed)?;

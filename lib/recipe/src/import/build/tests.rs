@@ -19,6 +19,8 @@ fn context(files: &[(&str, &str)]) -> Vec<u8> {
 fn build(cache: &Cache, context: &[u8], cancel: &Cancel) -> Result<Imported, ImportError> {
     let name = "made".parse().expect("a name");
     let file: Dockerfile = "Dockerfile".parse().expect("a path");
+    let args = [("VALUE".to_owned(), "y, and more".to_owned())].into();
+    let file = file.with_args(args).expect("arguments");
     let what = (None, Start::Never);
     cache.build(&name, &file, what, context, cancel, |_| {})
 }
@@ -26,13 +28,17 @@ fn build(cache: &Cache, context: &[u8], cancel: &Cancel) -> Result<Imported, Imp
 #[test]
 fn what_a_dockerfile_says_becomes_an_image_and_the_host_has_nothing_of_it() {
     let (_dir, cache) = cache();
-    let text = "FROM scratch\nCOPY a /srv/a\nENV X=y\nWORKDIR /srv\nCMD [\"/srv/a\"]\n";
+    let text =
+        "FROM scratch\nARG VALUE\nCOPY a /srv/a\nENV X=$VALUE\nWORKDIR /srv\nCMD [\"/srv/a\"]\n";
     let files = context(&[("Dockerfile", text), ("a", "content")]);
     let image = build(&cache, &files, &Cancel::default()).expect("built");
     assert_eq!(image.from.origin, ImageOrigin::Dockerfile);
     let entry = image.entry.expect("a container image's");
     assert_eq!(entry.argv, ["/srv/a"]);
-    assert_eq!((entry.env["X"].as_str(), entry.dir.as_str()), ("y", "/srv"));
+    assert_eq!(
+        (entry.env["X"].as_str(), entry.dir.as_str()),
+        ("y, and more", "/srv")
+    );
     let said = Command::new("debugfs")
         .args(["-R", "cat /srv/a"])
         .arg(&image.file.path)
@@ -47,6 +53,29 @@ fn what_a_dockerfile_says_becomes_an_image_and_the_host_has_nothing_of_it() {
         !mounts.contains(&cache.dir.display().to_string()),
         "{mounts}"
     );
+}
+
+#[test]
+fn arguments_have_names_and_values_that_are_text() {
+    let file = || "Dockerfile".parse::<Dockerfile>().expect("a path");
+    let with = |name: &str, value: &str| file().with_args([(name.into(), value.into())].into());
+    assert!(with("A_1", "a = b").is_ok() && with("_", "").is_ok());
+    for wrong in ["", "1A", "A B", "A=B", "--squash", "ä", &"A".repeat(129)] {
+        let refused = with(wrong, "x");
+        assert!(
+            matches!(refused, Err(InvalidDockerfile::Name(_))),
+            "{wrong}"
+        );
+    }
+    assert!(matches!(
+        with("A", "a\nb"),
+        Err(InvalidDockerfile::Value(_))
+    ));
+    let many = (0..65).map(|n| (format!("A{n}"), String::new())).collect();
+    assert!(matches!(
+        file().with_args(many),
+        Err(InvalidDockerfile::Many(65))
+    ));
 }
 
 #[test]

@@ -1,0 +1,288 @@
+"""Requests of the API that are answered as a whole, and paths of the others. Sends nothing: both clients do."""
+
+from __future__ import annotations
+
+from typing import Any, Iterable, Mapping, NamedTuple
+from urllib.parse import quote
+
+
+class Call(NamedTuple):
+    """A request whose answer is JSON."""
+
+    method: str
+    path: str
+    body: Any = None
+
+
+def _of(kind: str, name: str, rest: tuple[str, ...]) -> str:
+    return f"/v1/{kind}/" + "/".join(quote(part, safe="") for part in (name, *rest))
+
+
+def of_vm(vm: str, *rest: str) -> str:
+    """The path of a VM, or of something it can do."""
+    return _of("vms", vm, rest)
+
+
+def of_substrate(name: str, *rest: str) -> str:
+    """The path of a substrate, or of something that is done with it."""
+    return _of("substrates", name, rest)
+
+
+def of_volume(name: str, *rest: str) -> str:
+    """The path of a volume, or of something that is done with it."""
+    return _of("volumes", name, rest)
+
+
+def of_image(name: str, *rest: str) -> str:
+    """The path of an image, or of something that is done with it."""
+    return _of("images", name, rest)
+
+
+def of_files(vm: str, what: str, **query: str) -> str:
+    """The path of a request about files of a VM."""
+    return of_vm(vm, what) + "?" + "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items())
+
+
+def of_events(vm: str | None, family: str | None, kinds: Iterable[str], since: str | int | None, follow: bool) -> str:
+    """The path of a stream of events."""
+    kinds = [kinds] if isinstance(kinds, str) else kinds
+    asked = {"vm": vm, "family": family, "kind": ",".join(kinds) or None, "since": since, "follow": flag(follow)}
+    return "/v1/events?" + "&".join(f"{name}={quote(str(word), safe='')}" for name, word in asked.items() if word is not None)
+
+
+def flag(set: bool) -> str:
+    """A switch, as a query has it."""
+    return "true" if set else "false"
+
+
+def run(image: str, name: str | None, vcpus: int, memory: int, warm: int, more: Mapping[str, Any]) -> Call:
+    """Boots a VM."""
+    wanted = {"image": image, "name": name, "vcpus": vcpus, "memory": memory, "warm": warm, **more}
+    if "memory_mib" in more:
+        del wanted["memory"]
+    return Call("POST", "/v1/vms", wanted)
+
+
+def vms() -> Call:
+    """Lists VMs."""
+    return Call("GET", "/v1/vms")
+
+
+def labelled(views: list[dict[str, Any]], labels: Mapping[str, str] | None) -> list[dict[str, Any]]:
+    """Those that have all these labels."""
+    wanted = (labels or {}).items()
+    return [view for view in views if wanted <= view.get("labels", {}).items()]
+
+
+def vm(name: str) -> Call:
+    """Describes a VM."""
+    return Call("GET", of_vm(name))
+
+
+def substrates() -> Call:
+    """Lists substrates."""
+    return Call("GET", "/v1/substrates")
+
+
+def substrate(name: str) -> Call:
+    """Describes a substrate."""
+    return Call("GET", of_substrate(name))
+
+
+def activate(name: str, count: int, vm: str | None, more: Mapping[str, Any]) -> Call:
+    """Makes VMs of a substrate."""
+    return Call("POST", of_substrate(name, "activate"), {"count": count, "name": vm, **more})
+
+
+def keep_standby(name: str, count: int | None, memory_mib: int) -> Call:
+    """Keeps VMs of a substrate ready."""
+    return Call("POST", of_substrate(name, "standby"), {"count": count, "memory_mib": memory_mib})
+
+
+def remove_substrate(name: str) -> Call:
+    """Removes a substrate."""
+    return Call("DELETE", of_substrate(name))
+
+
+def dock(vm: str, name: str, kind: str, live: bool, more: Mapping[str, Any]) -> Call:
+    """Makes a substrate of a VM."""
+    return Call("POST", "/v1/substrates", {"vm": vm, "name": name, "kind": kind, "live": live, **more})
+
+
+def volumes() -> Call:
+    """Lists volumes."""
+    return Call("GET", "/v1/volumes")
+
+
+def volume(name: str) -> Call:
+    """Describes a volume."""
+    return Call("GET", of_volume(name))
+
+
+def create_volume(name: str, size: int | None, image: str | None) -> Call:
+    """Makes a volume."""
+    return Call("POST", "/v1/volumes", {"name": name, "size": size, "image": image})
+
+
+def snapshot_volume(name: str, snapshot: str) -> Call:
+    """Keeps a volume as it is."""
+    return Call("POST", of_volume(name, "snapshots"), {"name": snapshot})
+
+
+def remove_volume(name: str) -> Call:
+    """Removes a volume."""
+    return Call("DELETE", of_volume(name))
+
+
+def images() -> Call:
+    """Lists images."""
+    return Call("GET", "/v1/images")
+
+
+def image(name: str) -> Call:
+    """Describes an image."""
+    return Call("GET", of_image(name))
+
+
+def pull_image(reference: str, name: str, start: bool, size: int | None, size_mib: int | None) -> Call:
+    """Makes an image of a container image."""
+    return Call("POST", of_image(name, "pull"), {"reference": reference, "start": start, "size": size, "size_mib": size_mib})
+
+
+def commit_image(vm: str, name: str) -> Call:
+    """Makes an image of a VM's disk."""
+    return Call("POST", of_image(name, "commit"), {"vm": vm})
+
+
+def remove_image(name: str) -> Call:
+    """Removes an image."""
+    return Call("DELETE", of_image(name))
+
+
+def fork(vm: str, count: int, live: bool, more: Mapping[str, Any]) -> Call:
+    """Forks a VM."""
+    return Call("POST", of_vm(vm, "fork"), {"count": count, "mode": "live" if live else "fast", **more})
+
+
+def checkpoint(vm: str, name: str | None, live: bool) -> Call:
+    """Keeps this instant of a VM on disk."""
+    return Call("POST", of_vm(vm, "checkpoint"), {"name": name, "mode": "live" if live else "fast"})
+
+
+def migrate(vm: str, to: str, more: Mapping[str, Any]) -> Call:
+    """Moves a VM to another host."""
+    return Call("POST", of_vm(vm, "migrate"), {"to": to, **more})
+
+
+def act(vm: str, verb: str) -> Call:
+    """Has a VM do what needs no word more: pause, resume, start, stop, independence."""
+    return Call("POST", of_vm(vm, verb))
+
+
+def remove(vm: str) -> Call:
+    """Removes a VM."""
+    return Call("DELETE", of_vm(vm))
+
+
+def sessions(vm: str) -> Call:
+    """Lists commands that a VM keeps."""
+    return Call("GET", of_vm(vm, "sessions"))
+
+
+def kill_session(vm: str, pid: int, signal: int) -> Call:
+    """Sends a command that a VM keeps a signal."""
+    return Call("DELETE", of_vm(vm, "sessions", str(pid)) + f"?signal={int(signal)}")
+
+
+def keepalive(vm: str, ttl: int | None, action: str | None) -> Call:
+    """Says for how long a VM is wanted."""
+    path = of_vm(vm, "lifetime")
+    return Call("DELETE", path) if ttl is None else Call("POST", path, {"ttl_s": ttl, "action": action})
+
+
+def idle(vm: str, after: int | None, action: str) -> Call:
+    """Says what becomes of a VM that is not used."""
+    path = of_vm(vm, "idle")
+    return Call("DELETE", path) if after is None else Call("POST", path, {"after_s": after, "action": action})
+
+
+def set_restart(vm: str, restart: str) -> Call:
+    """Says whether a VM is started again."""
+    return Call("POST", of_vm(vm, "restart-policy"), {"restart": restart})
+
+
+def egress(vm: str, out: str, allow: Iterable[str], deny: Iterable[str]) -> Call:
+    """Says what the VMs of a family may reach."""
+    return Call("POST", of_vm(vm, "egress"), {"out": out, "allow": list(allow), "deny": list(deny)})
+
+
+def share(vm: str, port: int, expires: int, note: str) -> Call:
+    """Makes a token for a port."""
+    return Call("POST", of_vm(vm, "shares"), {"port": port, "expires_s": expires, "note": note})
+
+
+def shares(vm: str) -> Call:
+    """Lists tokens for ports."""
+    return Call("GET", of_vm(vm, "shares"))
+
+
+def unshare(vm: str, share: str) -> Call:
+    """Takes a token back."""
+    return Call("DELETE", of_vm(vm, "shares", share))
+
+
+def rename(vm: str, name: str) -> Call:
+    """Gives a VM another name."""
+    return Call("POST", of_vm(vm, "rename"), {"name": name})
+
+
+def publish(vm: str, ports: Iterable[str]) -> Call:
+    """Has ports of the host lead to a VM."""
+    return Call("POST", of_vm(vm, "published"), {"ports": list(ports)})
+
+
+def unpublish(vm: str, port: int, transport: str) -> Call:
+    """Closes a port of the host."""
+    return Call("DELETE", of_vm(vm, "published", str(port)) + f"?transport={transport}")
+
+
+def set_labels(vm: str, labels: Mapping[str, str]) -> Call:
+    """Replaces a VM's labels."""
+    return Call("POST", of_vm(vm, "labels"), dict(labels))
+
+
+def read(vm: str, path: str, offset: int, limit: int | None) -> str:
+    """The path of a file's content."""
+    part = {} if limit is None else {"limit": str(limit)}
+    return of_files(vm, "files", path=path, offset=str(offset), **part)
+
+
+def write(vm: str, path: str, mode: int | None, parents: bool) -> str:
+    """The path that a file's content is sent to."""
+    more = {} if mode is None else {"mode": f"{mode:o}"}
+    return of_files(vm, "files", path=path, parents=flag(parents), **more)
+
+
+def stat(vm: str, path: str) -> Call:
+    """Asks for facts of a file."""
+    return Call("GET", of_files(vm, "stat", path=path))
+
+
+def folder(vm: str, path: str) -> Call:
+    """Lists a folder."""
+    return Call("GET", of_files(vm, "folder", path=path))
+
+
+def make_folder(vm: str, path: str) -> Call:
+    """Makes a folder."""
+    return Call("PUT", of_files(vm, "folder", path=path))
+
+
+def remove_file(vm: str, path: str, recursive: bool) -> Call:
+    """Removes a file or folder."""
+    return Call("DELETE", of_files(vm, "files", path=path, recursive=flag(recursive)))
+
+
+def move(vm: str, path: str, to: str) -> Call:
+    """Moves a file or folder."""
+    return Call("POST", of_files(vm, "move", path=path, to=to))

@@ -1,0 +1,75 @@
+"""Lines that a command tells and is told. Reads and sends nothing: both clients do."""
+
+from __future__ import annotations
+
+import json
+from base64 import b64decode, b64encode
+from typing import Any, Iterator, Literal
+
+from ._types import CommandFailed, ExecResult, ForkyardError, NotStarted
+
+_PIECE = 32 << 10  # Bytes of standard input in one line.
+SILENCE = 10.0  # Seconds; the daemon takes a client that sends nothing for gone after 30.
+NO_PIPE = "its standard input is not a pipe: start it with stdin=PIPE"
+
+Piece = tuple[Literal["stdout", "stderr"], bytes]
+
+
+class Output:
+    """A command, as far as it has been heard."""
+
+    def __init__(self, argv: tuple[str, ...], follows: bool) -> None:
+        self.argv = argv
+        self._follows = follows
+        self.code: int | None = None
+        """Once it has ended, as a shell reports it."""
+        self.pid: int | None = None
+        """In the guest; of a command that is kept or left to itself only, from its first output on."""
+
+    def _take(self, told: bytes) -> Piece | None:
+        """Notes what a line tells; what was written, if it tells that."""
+        event = json.loads(told)
+        if "stdout" in event:
+            return "stdout", b64decode(event["stdout"])
+        elif "stderr" in event:
+            return "stderr", b64decode(event["stderr"])
+        elif "exit" in event:
+            end = event["exit"]
+            self.code = end["code"] if "code" in end else 128 + end["signal"]
+        elif "started" in event:
+            self.pid = event["started"]["pid"]
+            if not self._follows:
+                self.code = 0
+        elif "not_started" in event:
+            raise NotStarted(event["not_started"]["message"], event["not_started"]["code"])
+        elif "timed_out" in event:
+            after = event["timed_out"]["after_s"]
+            raise ForkyardError("timeout", f"the command took longer than {after} s and was killed")
+        elif "error" in event:
+            raise ForkyardError.of(event["error"])
+        return None
+
+    def _result(self, pieces: list[Piece], check: bool) -> ExecResult:
+        out = b"".join(data for stream, data in pieces if stream == "stdout")
+        err = b"".join(data for stream, data in pieces if stream == "stderr")
+        result = ExecResult(self.argv, self.code or 0, out, err)
+        if check and result.code:
+            raise CommandFailed(result)
+        return result
+
+
+def stdin(data: bytes) -> Iterator[Any]:
+    """Bytes for standard input, as a command is told them."""
+    view = memoryview(data)
+    for at in range(0, len(view), _PIECE):
+        yield {"stdin": b64encode(view[at : at + _PIECE]).decode()}
+
+
+def resize(rows: int, cols: int) -> Any:
+    """Another size of a terminal, as a command is told it."""
+    return {"resize": {"rows": rows, "cols": cols}}
+
+
+def line(what: Any) -> bytes:
+    """A line of a request."""
+    return json.dumps(what).encode() + b"\n"
