@@ -62,6 +62,10 @@ class AsyncForkyard:
         options: dict[str, Any] = {"vm": vm, "family": family, "kinds": kinds, "since": since, "follow": follow}
         return AsyncEvents(await on_thread(self._sync.events, **options))
 
+    async def migrate(self, vms: Iterable[str], to: str, **more: Any) -> list[dict[str, Any]]:
+        """Move VMs of this host to another as one; see Forkyard.migrate."""
+        return await on_thread(self._sync.migrate, vms, to, **more)
+
     async def substrates(self) -> list[dict[str, Any]]:
         """Every substrate that this user may activate."""
         return await on_thread(self._sync.substrates)

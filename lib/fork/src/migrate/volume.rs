@@ -188,6 +188,7 @@ impl Host {
         let since = match answer {
             PeerMigrated::Since(since) => Some(since),
             PeerMigrated::Here
+            | PeerMigrated::LandedTogether(_)
             | PeerMigrated::Cpu(_)
             | PeerMigrated::Kept(_)
             | PeerMigrated::Landed(_)

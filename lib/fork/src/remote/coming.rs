@@ -44,6 +44,11 @@ impl Host {
         })
     }
 
+    /// True if an image came from the host that this handout is from, for whichever VM.
+    pub(crate) fn is_from(&self, image: ImageId, handout: &Handout) -> bool {
+        self.arrivals.came_from_host(image, origin(handout).server)
+    }
+
     /// Has the file of an image exist that will come.
     pub(crate) async fn promise_one(
         &self,
