@@ -79,14 +79,15 @@ fn vms_that_move_together_are_all_there_or_all_here_whatever_dies() {
             assert_eq!(Some(report.resume_spread_us), between);
         }
         if dying == 0 {
-            // They booted from one image: what they share went once.
-            let first = moved.report.pages_ahead.0;
-            assert_eq!(moved.report.pages_there.0, 0);
-            for other in &moved.together {
-                let report = other.report;
-                assert!(report.pages_there.0 > first / 2, "{first}: {report:?}");
-                assert!(report.pages_ahead.0 < first / 2, "{first}: {report:?}");
-            }
+            // They booted from one image: what they share went once, with the one that went first.
+            let ahead = || reports.iter().map(|it| it.pages_ahead.0);
+            let first = ahead().max().unwrap_or_default();
+            let (all, there) = (
+                ahead().sum::<u64>(),
+                reports.iter().map(|it| it.pages_there.0).sum::<u64>(),
+            );
+            assert!(all < first * 5 / 4, "{first} of {all}: {reports:?}");
+            assert!(there > first / 2, "{first} and {there}: {reports:?}");
         }
         assert_eq!(place(&cluster), Some(1));
         home(&cluster);

@@ -227,9 +227,7 @@ mod tests {
         assert!(store.landed(ForkId::random()).expect("read").is_none());
         let other = ForkId::random();
         store.put_landed(other, &view).expect("recorded");
-        store
-            .unland(&[(other, VmId::random())])
-            .expect("removed");
+        store.unland(&[(other, VmId::random())]).expect("removed");
         assert!(store.landed(other).expect("read").is_none());
         assert!(
             store.landed(first).expect("read").is_some(),

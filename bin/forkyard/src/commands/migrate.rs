@@ -93,7 +93,8 @@ async fn shown<T>(
         if let Ok(mut events) = client.host_events(wanted).await {
             while let Ok(Some(event)) = events.next().await {
                 if let Occurrence::MigrationReached(reached) = event.what {
-                    let name = { event.subject.vm }.map_or_else(|| vm.to_owned(), |it| it.name.to_string());
+                    let name = { event.subject.vm }
+                        .map_or_else(|| vm.to_owned(), |it| it.name.to_string());
                     bar.set_message(format!("moving {name}: {}", how_far(&reached)));
                 }
             }

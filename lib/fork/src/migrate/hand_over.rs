@@ -60,7 +60,8 @@ impl Host {
         }
         let still = Instant::now();
         let next = leaving.next.take();
-        let next = next.ok_or_else(|| HostError::Invalid("the migration was not prepared".into()))?;
+        let next =
+            next.ok_or_else(|| HostError::Invalid("the migration was not prepared".into()))?;
         let (_, _, rest) = next.split(0);
         let mut taking = ForkReport::default();
         let mode = (leaving.id, ForkMode::Fast);
