@@ -183,7 +183,7 @@ impl Host {
             self.check_below(&first, delta.over)?;
         }
         let mut coming = self.coming_from(&first, all.iter().copied())?;
-        over.iter().for_each(|delta| coming.add(delta.over));
+        over.iter().for_each(|delta| coming.lie_over(delta.over));
         let devices = unpacked(&first.devices, &[])?;
         let (terms, is_paused) = (vm.terms.clone(), vm.is_paused);
         let written = data

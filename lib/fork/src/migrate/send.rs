@@ -84,7 +84,13 @@ impl Host {
         for (image, below) in memory.chain(disk) {
             let used = self.pager_call(move |pager| pager.stats(image)).await?;
             let below = match below {
-                Some(below) if self.are_as_large(image, below).await? => Some(below),
+                Some(below)
+                    if self.are_as_large(image, below).await?
+                        && self.differences(image, below).await? < used.data =>
+                {
+                    Some(below)
+                }
+                // More than all of it may differ: pages that are zero here alone do.
                 Some(_) | None => None,
             };
             let Some(below) = below else {
@@ -98,6 +104,13 @@ impl Host {
             over.push(delta);
         }
         Ok((pages, over))
+    }
+
+    async fn differences(&self, one: ImageId, other: ImageId) -> Result<PageCount, HostError> {
+        let changed = self.pager_call(move |pager| pager.changes(one, other));
+        Ok(PageCount(
+            changed.await?.iter().map(|run| run.pages.0).sum(),
+        ))
     }
 
     async fn are_as_large(&self, one: ImageId, other: ImageId) -> Result<bool, HostError> {

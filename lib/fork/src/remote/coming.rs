@@ -19,9 +19,17 @@ pub(crate) struct Coming {
     server: SocketAddr,
     local: IpAddr,
     key: PeerKey,
+    /// Images of others that these are told by the differences from.
+    below: Vec<ImageId>,
 }
 
 impl Coming {
+    /// Keeps an image of others for as long as these come: the last to need it drops it.
+    pub fn lie_over(&mut self, image: ImageId) {
+        self.hold.add(image);
+        self.below.push(image);
+    }
+
     /// Keeps another image, which came.
     pub fn add(&mut self, image: ImageId) {
         self.hold.add(image);
@@ -41,6 +49,7 @@ impl Host {
             server: handout.pager,
             local: way_to(handout.pager)?,
             key: key_of(&handout.key)?,
+            below: Vec::new(),
         })
     }
 
@@ -105,10 +114,19 @@ impl Host {
 
     /// Keeps none of them any longer, and drops these unless a VM has them.
     pub(crate) async fn forget_images(&self, coming: Coming, images: &[ImageId]) {
-        let origin = coming.origin;
-        drop(coming);
+        let Coming {
+            hold,
+            origin,
+            below,
+            ..
+        } = coming;
+        drop(hold);
         for image in images {
             self.retire_arrived(origin, *image).await;
+        }
+        // Unless the VM that it came for, or what is kept of one that left, still has it.
+        for image in below {
+            self.retire(image).await;
         }
     }
 
