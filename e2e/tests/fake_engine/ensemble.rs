@@ -35,7 +35,10 @@ fn words(to: &'static str) -> [&'static str; 9] {
 fn home(cluster: &Cluster) {
     eventually("all of them at one host", || place(cluster).is_some());
     if place(cluster) == Some(1) {
-        cluster.host(1).ok(words("h0"));
+        // A daemon that has just heard that they went may still be ending them.
+        eventually("them to come home", || {
+            cluster.host(1).start(words("h0"), "").wait().code == Some(0)
+        });
     }
     assert_eq!(place(cluster), Some(0));
     eventually("the other to know of nothing", || {
