@@ -8,6 +8,8 @@
 mod along;
 #[path = "fake_engine/data.rs"]
 mod data;
+#[path = "fake_engine/ensemble.rs"]
+mod ensemble;
 #[path = "fake_engine/faults.rs"]
 mod faults;
 #[path = "fake_engine/former.rs"]

@@ -29,6 +29,10 @@ pub struct MigrateRequest {
     /// Name of a checkpoint of the instant at which it left, which stays on the host that it leaves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_copy: Option<VmName>,
+    /// Other VMs of the host that move with it, as one: all of them go on there, or all here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schema(max_items = 63))]
+    pub together: Vec<String>,
 }
 
 /// Action on a VM whose pages do not become fewer while they are sent ahead.
@@ -57,6 +61,10 @@ pub struct MigrateResponse {
     /// Reason why the checkpoint that was asked for was not kept, though the VM has moved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub no_copy: Option<String>,
+    /// The VMs that moved with it, in the order in which they were named.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schema(no_recursion))]
+    pub together: Vec<MigrateResponse>,
 }
 
 /// Account of the time of a migration. Times are in microseconds, by the clock of the host that
@@ -85,7 +93,8 @@ pub struct MigrationReport {
     pub pages_ahead: PageCount,
     /// Pages sent while the guest stood still.
     pub pages_last: PageCount,
-    /// Pages of memory and disk that the other host still had from when the VM was there.
+    /// Pages of memory and disk that the other host had already: from when the VM was there, or from
+    /// another that moves with it.
     #[serde(default)]
     pub pages_there: PageCount,
     /// Blocks of its volumes sent ahead, of 4096 bytes each; 0 if it has none.
@@ -97,6 +106,12 @@ pub struct MigrationReport {
     /// Part of the time for which its vCPUs ran in the end, in percent, if they were slowed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub slowed_to_percent: Option<u8>,
+    /// Time from the stop of the first to that of the last of VMs that moved together.
+    #[serde(default)]
+    pub spread_us: u64,
+    /// Time from the first to the last of them that went on at the other host, by its clock.
+    #[serde(default)]
+    pub resume_spread_us: u64,
 }
 
 /// `POST /v1/peer/migrations`: one step of a VM's way to the host that is asked, by the host
@@ -119,6 +134,8 @@ pub enum PeerMigration {
     Round(PeerRound),
     /// The guest stands still there: fetch what is left, and let it go on here.
     Land(Box<PeerLand>),
+    /// Several guests stand still there: fetch what is left, and let all of them go on here, or none.
+    LandTogether(Vec<PeerLand>),
     /// Give it up, unless it goes on here: it never will, once this is answered so.
     End(PeerEndMigration),
 }
@@ -320,6 +337,8 @@ pub enum PeerMigrated {
     Kept(Vec<ImageId>),
     /// Goes on here.
     Landed(Box<Landed>),
+    /// Go on here, in the order in which they were named.
+    LandedTogether(Vec<Landed>),
     /// The VM does not go on here, and never will.
     Ended,
 }

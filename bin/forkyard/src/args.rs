@@ -105,7 +105,7 @@ pub enum Command {
     /// addresses and programs go along, and commands that `exec` runs in it go on. If anything fails,
     /// it goes on here.
     #[command(
-        after_help = "Examples:\n  forkyard migrate p --to b\n  forkyard migrate p --to b --max-gap 50 --deadline 60 --if-stuck stop -o json"
+        after_help = "Examples:\n  forkyard migrate p --to b\n  forkyard migrate p --to b --max-gap 50 --deadline 60 --if-stuck stop -o json\n  forkyard migrate zk1 zk2 zk3 --to b --together"
     )]
     Migrate(Migrate),
     /// Move all VMs of a host to others: by priority, several at a time.
@@ -333,8 +333,12 @@ pub enum Command {
 /// `migrate`
 #[derive(Debug, ClapArgs)]
 pub struct Migrate {
-    /// The VM: name or id.
-    pub vm: String,
+    /// The VM, or those that move together: names or ids.
+    #[arg(required = true)]
+    pub vms: Vec<String>,
+    /// Move them as one: all of them go on there, or all here.
+    #[arg(long, conflicts_with = "keep_copy")]
+    pub together: bool,
     /// Node of the cluster, or peer, that it moves to.
     #[arg(long, value_name = "HOST")]
     pub to: String,

@@ -299,6 +299,12 @@ pub enum HostError {
         /// True if time had run out.
         late: bool,
     },
+    /// Another VM that was to move with this one cannot.
+    #[error("{vm} stays: another VM that was to move with it cannot")]
+    NotTogether {
+        /// VM.
+        vm: VmName,
+    },
     /// The VM is stopped here because it may run elsewhere.
     #[error("{vm} may run on host {host}: that host is being asked")]
     Moving {
@@ -425,6 +431,7 @@ impl HostError {
             | Self::Elsewhere { .. }
             | Self::CannotMove { .. }
             | Self::NotConverging { .. }
+            | Self::NotTogether { .. }
             | Self::Moving { .. }
             | Self::NoPeers
             | Self::NoPages

@@ -24,6 +24,8 @@
 //! stands still here until that host has said which it was ([`resolve`]): it answers `Ended` only once
 //! it can never land. What is recorded decides, so either daemon may die at any step.
 //!
+//! Several VMs move as one by the same steps and one `Land` for all of them ([`together`]).
+//!
 //! | fails | then |
 //! |---|---|
 //! | before `Land` is sent | the guest goes on here; what is there of it is given up |
@@ -35,12 +37,14 @@ mod commands;
 mod converge;
 mod copy;
 mod give_up;
+mod hand_over;
 mod land;
 mod leave;
 mod refuse;
 mod resolve;
 mod send;
 mod slow;
+mod together;
 mod volume;
 mod volume_come;
 mod way_back;

@@ -152,6 +152,16 @@ impl Vm {
         Ok(())
     }
 
+    /// Enters a state that is in the store already.
+    pub fn entered(&self, life: Life) {
+        let mut record = lock(&self.record);
+        let before = record.clone();
+        if let Some(state) = life.recorded() {
+            record.state = state;
+        }
+        self.replace_life(life, &before, &record);
+    }
+
     /// Enters a state that says of its record what that says already.
     pub fn pass(&self, life: Life) {
         let record = lock(&self.record);

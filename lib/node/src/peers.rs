@@ -361,6 +361,7 @@ impl Peer for Daemon {
             | PeerMigration::Kept(_)
             | PeerMigration::Round(_)
             | PeerMigration::Land(_)
+            | PeerMigration::LandTogether(_)
             | PeerMigration::End(_) => None,
         };
         let cluster = self.cluster.as_ref();

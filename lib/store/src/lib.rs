@@ -30,7 +30,7 @@ mod vm;
 pub use copies::VolumeCopy;
 pub use error::StoreError;
 pub use family::{FamilyNo, FamilyRecord};
-pub use moving::Moving;
+pub use moving::{Landing, Moving};
 pub use span::{FamilyTunnel, Loan, Teller};
 pub use substrate::SubstrateRecord;
 pub use token::TokenRecord;

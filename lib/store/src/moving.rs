@@ -1,11 +1,11 @@
 //! VMs that stand still here because another host may have let them go on.
 
 use crate::{
-    Store, StoreError,
+    Store, StoreError, VmRecord,
     row::{from_json, json, parsed},
 };
 use forkyard_types::{ForkId, VmId, VmView};
-use rusqlite::{OptionalExtension, params};
+use rusqlite::{Connection, OptionalExtension, params};
 
 /// Host on which a VM may run.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -18,7 +18,34 @@ pub struct Moving {
     pub was_paused: bool,
 }
 
+/// A VM that goes on here.
+#[derive(Clone, Debug)]
+pub struct Landing {
+    /// The migration by which it came.
+    pub migration: ForkId,
+    /// Its record from here on.
+    pub vm: VmRecord,
+    /// What its former host is told, however late it asks.
+    pub view: VmView,
+}
+
 impl Store {
+    /// Records that VMs go on here which came by migrations: all of them at one stroke, or none.
+    pub fn land(&self, landings: &[Landing]) -> Result<(), StoreError> {
+        let mut connection = self.lock();
+        let stroke = connection.transaction().map_err(self.failed())?;
+        for Landing {
+            migration,
+            vm,
+            view,
+        } in landings
+        {
+            self.put_vm_by(&stroke, vm)?;
+            self.put_landed_by(&stroke, *migration, view)?;
+        }
+        stroke.commit().map_err(self.failed())
+    }
+
     /// Records that another host may have let a VM go on. It survives a power cut.
     pub fn put_moving(&self, vm: VmId, moving: &Moving) -> Result<(), StoreError> {
         let put = self.lock().execute(
@@ -46,7 +73,15 @@ impl Store {
     /// Records that a VM goes on here that came by this migration. Its former host may ask for it
     /// long after; the last thousand are kept.
     pub fn put_landed(&self, migration: ForkId, vm: &VmView) -> Result<(), StoreError> {
-        let connection = self.lock();
+        self.put_landed_by(&self.lock(), migration, vm)
+    }
+
+    fn put_landed_by(
+        &self,
+        connection: &Connection,
+        migration: ForkId,
+        vm: &VmView,
+    ) -> Result<(), StoreError> {
         let view = json(vm).map_err(self.failed())?;
         connection
             .execute(
@@ -63,15 +98,21 @@ impl Store {
         Ok(())
     }
 
-    /// Records that it does not, after all.
-    pub fn remove_landed(&self, migration: ForkId) -> Result<(), StoreError> {
-        self.lock()
-            .execute(
-                "DELETE FROM landed WHERE migration = ?1",
-                [migration.as_str()],
-            )
-            .map_err(self.failed())?;
-        Ok(())
+    /// Records that VMs that came by these migrations do not go on here, after all: all of them at
+    /// one stroke. Their records go, too.
+    pub fn unland(&self, came: &[(ForkId, VmId)]) -> Result<(), StoreError> {
+        let mut connection = self.lock();
+        let stroke = connection.transaction().map_err(self.failed())?;
+        for (migration, vm) in came {
+            stroke
+                .execute(
+                    "DELETE FROM landed WHERE migration = ?1",
+                    [migration.as_str()],
+                )
+                .and_then(|_| stroke.execute("DELETE FROM vm WHERE id = ?1", [vm.as_str()]))
+                .map_err(self.failed())?;
+        }
+        stroke.commit().map_err(self.failed())
     }
 
     /// The VM that came by a migration, as it was then.
@@ -111,6 +152,17 @@ impl Store {
 mod tests {
     use super::*;
 
+    fn view(id: VmId) -> VmView {
+        serde_json::from_value(serde_json::json!({
+            "id": id, "name": "p", "state": "running", "family": forkyard_types::FamilyId::random(),
+            "member": 0, "parent": null, "fork": null,
+            "epoch": "00000000-0000-0000-0000-000000000000", "image": "tiny", "vcpus": 1,
+            "memory": 1 << 20, "pid": null, "accel": "tcg", "created": 1,
+            "address": {"ip": "10.0.0.1", "prefix": 24, "mac": [2, 0, 0, 0, 0, 1]},
+        }))
+        .expect("a VM")
+    }
+
     #[test]
     fn what_moves_is_known_to_the_next_daemon_until_it_is_settled() {
         let folder = tempfile::tempdir().expect("folder");
@@ -131,17 +183,39 @@ mod tests {
     }
 
     #[test]
+    fn vms_land_together_or_not_at_all() {
+        let (_folder, store, family) = crate::vm::tests::store();
+        let landing = |name: &str, number: u16| {
+            let vm = crate::vm::tests::vm(family, name, number);
+            Landing {
+                migration: ForkId::random(),
+                view: view(vm.id),
+                vm,
+            }
+        };
+        let (a, b) = (landing("a", 1), landing("b", 2));
+        let taken = landing("a", 3);
+        let refused = store.land(&[b.clone(), a.clone(), taken]);
+        assert!(matches!(refused, Err(StoreError::NameTaken { .. })));
+        assert_eq!(store.vms().expect("read"), []);
+        assert!(store.landed(b.migration).expect("read").is_none());
+        store.land(&[a.clone(), b.clone()]).expect("both");
+        assert_eq!(store.vms().expect("read").len(), 2);
+        for it in [&a, &b] {
+            let landed = store.landed(it.migration).expect("read");
+            assert_eq!(landed.map(|vm| vm.id), Some(it.vm.id));
+        }
+        let came = [&a, &b].map(|it| (it.migration, it.vm.id));
+        store.unland(&came).expect("both");
+        assert_eq!(store.vms().expect("read"), []);
+        assert!(store.landed(a.migration).expect("read").is_none());
+    }
+
+    #[test]
     fn what_landed_is_known_for_long_and_not_for_ever() {
         let folder = tempfile::tempdir().expect("folder");
         let store = Store::open(&folder.path().join("db")).expect("store");
-        let view: VmView = serde_json::from_value(serde_json::json!({
-            "id": VmId::random(), "name": "p", "state": "running", "family": forkyard_types::FamilyId::random(),
-            "member": 0, "parent": null, "fork": null,
-            "epoch": "00000000-0000-0000-0000-000000000000", "image": "tiny", "vcpus": 1,
-            "memory": 1 << 20, "pid": null, "accel": "tcg", "created": 1,
-            "address": {"ip": "10.0.0.1", "prefix": 24, "mac": [2, 0, 0, 0, 0, 1]},
-        }))
-        .expect("a VM");
+        let view = view(VmId::random());
         let first = ForkId::random();
         store.put_landed(first, &view).expect("recorded");
         drop(store);
@@ -153,7 +227,7 @@ mod tests {
         assert!(store.landed(ForkId::random()).expect("read").is_none());
         let other = ForkId::random();
         store.put_landed(other, &view).expect("recorded");
-        store.remove_landed(other).expect("removed");
+        store.unland(&[(other, VmId::random())]).expect("removed");
         assert!(store.landed(other).expect("read").is_none());
         assert!(
             store.landed(first).expect("read").is_some(),

@@ -8,7 +8,7 @@ use forkyard_types::{
     ByteCount, DataDisk, Epoch, FamilyId, ForkId, GuestCpu, ImageId, Member, Publish, RequestId,
     VmId, VmName, VmState, VolumeUse,
 };
-use rusqlite::{Row, params};
+use rusqlite::{Connection, Row, params};
 use std::{collections::BTreeSet, path::PathBuf};
 
 /// Origin of a VM.
@@ -160,6 +160,14 @@ fn read(row: &Row<'_>) -> rusqlite::Result<VmRecord> {
 impl Store {
     /// Records a VM: a new one, or the present state of one that is recorded.
     pub fn put_vm(&self, vm: &VmRecord) -> Result<(), StoreError> {
+        self.put_vm_by(&self.lock(), vm)
+    }
+
+    pub(crate) fn put_vm_by(
+        &self,
+        connection: &Connection,
+        vm: &VmRecord,
+    ) -> Result<(), StoreError> {
         let chain = json(&vm.chain).map_err(self.failed())?;
         let secrets = json(&vm.secrets).map_err(self.failed())?;
         let notes = json(&vm.notes).map_err(self.failed())?;
@@ -167,7 +175,7 @@ impl Store {
         let publish = json(&vm.publish).map_err(self.failed())?;
         let data = json(&vm.data).map_err(self.failed())?;
         let cpu = json(&vm.cpu).map_err(self.failed())?;
-        let written = self.lock().execute(
+        let written = connection.execute(
             "INSERT INTO vm VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,?25,?26,?27,?28,?29,?30)
              ON CONFLICT (id) DO UPDATE SET name=?2, member=?4, fork=?6, epoch=?7, accel=?12, state=?13, created=?14,
                  warm=?15, memory_image=?16, chain=?17, machine=?18, secrets=?19, disk_image=?22, failure=?23, granted=?24, notes=?25, volume=?27, publish=?28, data=?29",
@@ -249,13 +257,13 @@ impl Store {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use super::*;
     use forkyard_types::{DataRole, VolumeAt};
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    fn vm(family: FamilyId, name: &str, number: u16) -> VmRecord {
+    pub(crate) fn vm(family: FamilyId, name: &str, number: u16) -> VmRecord {
         VmRecord {
             id: VmId::random(),
             name: name.parse().expect("a name"),
@@ -301,7 +309,7 @@ mod tests {
         }
     }
 
-    fn store() -> (tempfile::TempDir, Store, FamilyId) {
+    pub(crate) fn store() -> (tempfile::TempDir, Store, FamilyId) {
         let folder = tempfile::tempdir().expect("folder");
         let store = Store::open(&folder.path().join("db")).expect("store");
         let family = FamilyId::random();

@@ -84,7 +84,9 @@ impl StreamHeader {
     pub fn read(input: &mut dyn BufRead) -> Result<Self, StoreError> {
         let mut line = Vec::new();
         let read = input.take(LINE).read_until(b'\n', &mut line);
-        read.map_err(lost)?;
+        if read.map_err(lost)? == 0 {
+            return Err(StoreError::Stream("it was cut off before it began"));
+        }
         let header: Self = serde_json::from_slice(&line)
             .map_err(|_| StoreError::Stream("it does not begin as one"))?;
         match header.format {

@@ -58,6 +58,10 @@ class AsyncForkyard:
         stream = await self._end.open("GET", of_events(vm, family, kinds, since, follow))
         return AsyncEvents(stream, follow)
 
+    async def migrate(self, vms: Iterable[str], to: str, **more: Any) -> list[dict[str, Any]]:
+        """Move VMs of this host to another as one; see Forkyard.migrate."""
+        return await on_thread(self._sync.migrate, vms, to, **more)
+
     async def substrates(self) -> list[dict[str, Any]]:
         """Every substrate that this user may activate."""
         return list(await self._end.ask(_calls.substrates()))

@@ -81,6 +81,16 @@ class Forkyard:
         """
         return Events(self._end, vm, family, kinds, since, follow)
 
+    def migrate(self, vms: Iterable[str], to: str, **more: Any) -> list[dict[str, Any]]:
+        """Move VMs of this host to another as one: all of them, or none. The report of each.
+
+        `vms`: names or ids, 64 at most. `more`: max_gap_ms, deadline_ms, if_stuck.
+        ForkyardError if they stay, or if it is not known yet whether they moved.
+        """
+        first, *others = vms
+        answer = self._end.call("POST", of_vm(first, "migrate"), {"to": to, "together": others, **more})
+        return [dict(it["report"]) for it in [answer, *answer.get("together", [])]]
+
     def substrates(self) -> list[dict[str, Any]]:
         """Every substrate that this user may activate, the oldest first."""
         return list(self._end.ask(_calls.substrates()))
@@ -200,6 +210,7 @@ class Vm(View):
 
         `more`: other fields of the API's request: max_gap_ms, deadline_ms,
         if_stuck, keep_copy (name of a checkpoint that stays where it was).
+        Several that move as one: Forkyard.migrate.
         """
         return self._moved(self._end.ask(_calls.migrate(self.id, to, more)))
 

@@ -2830,6 +2830,8 @@ export interface components {
             max_gap_ms?: number | null;
             /** @description Host it moves to: a node of the cluster, or a peer by name. */
             to: string;
+            /** @description Other VMs of the host that move with it, as one: all of them go on there, or all here. */
+            together?: string[];
         };
         /** @description Result of a migration. */
         MigrateResponse: {
@@ -2837,6 +2839,8 @@ export interface components {
             no_copy?: string | null;
             /** @description Account of the time. */
             report: components["schemas"]["MigrationReport"];
+            /** @description The VMs that moved with it, in the order in which they were named. */
+            together?: components["schemas"]["MigrateResponse"][];
             /** @description The VM, where it is now. */
             vm: components["schemas"]["VmView"];
         };
@@ -2911,13 +2915,21 @@ export interface components {
             pages_ahead: components["schemas"]["PageCount"];
             /** @description Pages sent while the guest stood still. */
             pages_last: components["schemas"]["PageCount"];
-            /** @description Pages of memory and disk that the other host still had from when the VM was there. */
+            /**
+             * @description Pages of memory and disk that the other host had already: from when the VM was there, or from
+             *     another that moves with it.
+             */
             pages_there?: components["schemas"]["PageCount"];
             /**
              * Format: int64
              * @description Until all of a first copy was there, and a machine that waits for the rest.
              */
             prepare_us: number;
+            /**
+             * Format: int64
+             * @description Time from the first to the last of them that went on at the other host, by its clock.
+             */
+            resume_spread_us?: number;
             /**
              * Format: int32
              * @description Copies of what had been written meanwhile, until little was left.
@@ -2933,6 +2945,11 @@ export interface components {
              * @description Part of the time for which its vCPUs ran in the end, in percent, if they were slowed.
              */
             slowed_to_percent?: number | null;
+            /**
+             * Format: int64
+             * @description Time from the stop of the first to that of the last of VMs that moved together.
+             */
+            spread_us?: number;
             /**
              * Format: int64
              * @description Part of the gap until all that was left had been copied here.
@@ -3236,6 +3253,9 @@ export interface components {
         } | {
             /** @description Goes on here. */
             landed: components["schemas"]["Landed"];
+        } | {
+            /** @description Go on here, in the order in which they were named. */
+            landed_together: components["schemas"]["Landed"][];
         } | "ended";
         /**
          * @description `POST /v1/peer/migrations`: one step of a VM's way to the host that is asked, by the host
@@ -3265,6 +3285,9 @@ export interface components {
         } | {
             /** @description The guest stands still there: fetch what is left, and let it go on here. */
             land: components["schemas"]["PeerLand"];
+        } | {
+            /** @description Several guests stand still there: fetch what is left, and let all of them go on here, or none. */
+            land_together: components["schemas"]["PeerLand"][];
         } | {
             /** @description Give it up, unless it goes on here: it never will, once this is answered so. */
             end: components["schemas"]["PeerEndMigration"];

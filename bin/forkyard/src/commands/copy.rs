@@ -96,6 +96,17 @@ pub async fn copy(client: &Client, format: Format, wanted: Copy) -> anyhow::Resu
     Ok(ExitCode::SUCCESS)
 }
 
+/// Copies what is here into a VM, and does not report how much.
+pub async fn send_quietly(
+    client: &Client,
+    from: PathBuf,
+    vm: &str,
+    path: &str,
+) -> anyhow::Result<()> {
+    let sent = send(client, from, vm, path, &ProgressBar::hidden()).await;
+    sent.map(drop)
+}
+
 /// Copies from a VM.
 async fn fetch(
     client: &Client,

@@ -414,5 +414,6 @@ fn request(wanted: &Evacuate, one: &Move, begun: Instant) -> MigrateRequest {
             .map(|deadline| u64::try_from(left(deadline)).unwrap_or(u64::MAX)),
         if_stuck: wanted.if_stuck.into(),
         keep_copy: None,
+        together: Vec::new(),
     }
 }

@@ -8,6 +8,7 @@ use crate::{
     args::{self, Format, Migrate},
     output::json,
 };
+use anyhow::bail;
 use forkyard_client::{Client, of_vm};
 use forkyard_types::{
     EventKind, EventKinds, EventsRequest, IfStuck, MigrateRequest, MigrateResponse,
@@ -31,22 +32,36 @@ impl From<args::IfStuck> for IfStuck {
 
 /// Moves a VM to another host.
 pub async fn migrate(client: &Client, format: Format, wanted: Migrate) -> anyhow::Result<ExitCode> {
+    let mut vms = wanted.vms.into_iter();
+    let Some(vm) = vms.next() else {
+        bail!("no VM is named");
+    };
+    if vms.len() > 0 && !wanted.together {
+        bail!("several VMs move as one: say --together, or move one after the other");
+    }
     let request = MigrateRequest {
+        together: vms.collect(),
         to: wanted.to,
         max_gap_ms: wanted.max_gap,
         deadline_ms: wanted.deadline.map(|seconds| u64::from(seconds) * 1000),
         if_stuck: wanted.if_stuck.into(),
         keep_copy: wanted.keep_copy,
     };
-    let path = of_vm(&wanted.vm, "migrate");
+    let path = of_vm(&vm, "migrate");
+    let is_alone = request.together.is_empty();
     let moved = async { client.post::<MigrateResponse>(&path, &request).await };
-    let moved = interruptible(MOVES, shown(client, &wanted.vm, moved)).await??;
+    let moved = interruptible(MOVES, shown(client, (&vm, is_alone), moved)).await??;
     match format {
         Format::Json => json(&moved)?,
         Format::Text => {
-            let host = moved.vm.host.as_deref().unwrap_or_default();
-            say!("{} goes on at {host}", moved.vm.name);
-            say!("{}", told(&moved.report));
+            for moved in [&moved].into_iter().chain(&moved.together) {
+                let host = moved.vm.host.as_deref().unwrap_or_default();
+                say!("{} goes on at {host}", moved.vm.name);
+                say!("{}", told(&moved.report));
+            }
+            if !moved.together.is_empty() {
+                say!("{}", told_of_all(moved.together.len() + 1, &moved.report));
+            }
         }
     }
     if let Some(why) = &moved.no_copy {
@@ -58,7 +73,11 @@ pub async fn migrate(client: &Client, format: Format, wanted: Migrate) -> anyhow
 
 /// Does the work, and shows meanwhile how far the VM is, on standard error, where that is a
 /// terminal. As cancel-safe as the work.
-async fn shown<T>(client: &Client, vm: &str, work: impl Future<Output = T>) -> T {
+async fn shown<T>(
+    client: &Client,
+    (vm, is_alone): (&str, bool),
+    work: impl Future<Output = T>,
+) -> T {
     let bar = spinner(format!("moving {vm}")).with_finish(ProgressFinish::AndClear);
     if bar.is_hidden() {
         return work.await;
@@ -66,14 +85,17 @@ async fn shown<T>(client: &Client, vm: &str, work: impl Future<Output = T>) -> T
     let look = async {
         let wanted = EventsRequest {
             kind: EventKinds([EventKind::Migration].into()),
-            vm: Some(vm.to_owned()),
+            // Those that move together are told of one after the other.
+            vm: is_alone.then(|| vm.to_owned()),
             ..EventsRequest::default()
         };
         // What it comes to is what counts: that it cannot be watched is no error.
         if let Ok(mut events) = client.host_events(wanted).await {
             while let Ok(Some(event)) = events.next().await {
                 if let Occurrence::MigrationReached(reached) = event.what {
-                    bar.set_message(format!("moving {vm}: {}", how_far(&reached)));
+                    let name = { event.subject.vm }
+                        .map_or_else(|| vm.to_owned(), |it| it.name.to_string());
+                    bar.set_message(format!("moving {name}: {}", how_far(&reached)));
                 }
             }
         }
@@ -84,6 +106,16 @@ async fn shown<T>(client: &Client, vm: &str, work: impl Future<Output = T>) -> T
         done = work => done,
         never = look => match never {},
     }
+}
+
+/// Describes what is true of VMs that moved together.
+fn told_of_all(vms: usize, report: &MigrationReport) -> String {
+    let milliseconds = |us: u64| us as f64 / 1e3;
+    format!(
+        "{vms} VMs as one: stopped within {:.0} ms of each other, went on within {:.0} ms",
+        milliseconds(report.spread_us),
+        milliseconds(report.resume_spread_us),
+    )
 }
 
 fn told(report: &MigrationReport) -> String {
@@ -118,6 +150,19 @@ fn told(report: &MigrationReport) -> String {
 mod tests {
     use super::*;
     use forkyard_types::PageCount;
+
+    #[test]
+    fn of_several_is_told_how_far_apart_they_stopped_and_went_on() {
+        let report = MigrationReport {
+            spread_us: 12_400,
+            resume_spread_us: 900,
+            ..MigrationReport::default()
+        };
+        assert_eq!(
+            told_of_all(3, &report),
+            "3 VMs as one: stopped within 12 ms of each other, went on within 1 ms"
+        );
+    }
 
     #[test]
     fn a_report_says_how_long_it_stood_still_and_what_was_sent() {

@@ -342,27 +342,30 @@ pub async fn migrate(
     Path(vm): Path<String>,
     Input(request): Input<MigrateRequest>,
 ) -> Answer<MigrateResponse> {
-    let reserved = match node {
-        None => None,
-        Some(node) => {
+    let mut reserved = Vec::new();
+    if let Some(node) = node {
+        for vm in [&vm].into_iter().chain(&request.together) {
             let mut place = ForkRequest {
                 count: 1,
                 to: vec![request.to.clone()],
                 ..ForkRequest::default()
             };
-            let (reserved, refused) = node.place_clones(&host.find(&vm)?, &mut place).await?;
+            let (place, refused) = node.place_clones(&host.find(vm)?, &mut place).await?;
             if let Some(why) = refused.into_iter().next() {
                 return Err(why.into());
             }
-            Some(reserved)
+            reserved.push(place);
         }
-    };
+    }
     let moved = spawned(async move {
         let outcome = host.migrate(&vm, request).await;
-        if let Some(reserved) = reserved {
-            let made = outcome.as_ref().map(|moved| moved.vm.clone());
-            let made = made.map(|vm| CloneResult::Vm(Box::new(vm)));
-            reserved.settle(made.as_ref().map_or(&[], std::slice::from_ref));
+        let moved = { outcome.iter() }
+            .flat_map(|moved| [moved].into_iter().chain(&moved.together))
+            .map(|moved| CloneResult::Vm(Box::new(moved.vm.clone())));
+        // In the order in which they were named, as the places are; none if they did not move.
+        let moved: Vec<_> = moved.collect();
+        for (number, reserved) in reserved.into_iter().enumerate() {
+            reserved.settle(moved.get(number).map_or(&[], std::slice::from_ref));
         }
         outcome
     });

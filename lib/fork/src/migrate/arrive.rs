@@ -21,7 +21,7 @@ use forkyard_network::Ports;
 use forkyard_pager::{Over, PagerError, Refusal, Run};
 use forkyard_store::{Birth, StoreError, VmRecord};
 use forkyard_types::{
-    Delta, ForkId, Handout, ImageId, PeerLand, PeerMigrated, PeerMigration, PeerPrepare, PeerRound,
+    Delta, ForkId, Handout, ImageId, PeerMigrated, PeerMigration, PeerPrepare, PeerRound,
     RemotePages, Terms, VmName,
 };
 use std::{
@@ -102,6 +102,7 @@ impl Host {
             PeerMigration::Prepare(prepare) => self.prepare_for(*prepare).await,
             PeerMigration::Round(round) => self.take_round(round).await,
             PeerMigration::Land(land) => self.land(*land).await,
+            PeerMigration::LandTogether(lands) => self.land_together(lands).await,
             PeerMigration::End(end) => Ok(self.end_migration(end).await),
         }
     }
@@ -179,10 +180,10 @@ impl Host {
         let last = Images { memory, disk };
         let all: Vec<_> = here.all().chain(last.all()).collect();
         for delta in &over {
-            self.check_kept(first.parent.id, delta.over)?;
+            self.check_below(&first, delta.over)?;
         }
         let mut coming = self.coming_from(&first, all.iter().copied())?;
-        over.iter().for_each(|delta| coming.add(delta.over));
+        over.iter().for_each(|delta| coming.lie_over(delta.over));
         let devices = unpacked(&first.devices, &[])?;
         let (terms, is_paused) = (vm.terms.clone(), vm.is_paused);
         let written = data
@@ -300,7 +301,11 @@ impl Host {
     }
 
     /// Takes what waits out, if it does: for a round it is put back.
-    fn take_waiting(&self, migration: ForkId, then: Stage) -> Result<Box<Waiting>, HostError> {
+    pub(super) fn take_waiting(
+        &self,
+        migration: ForkId,
+        then: Stage,
+    ) -> Result<Box<Waiting>, HostError> {
         let mut stages = lock(&self.incoming.stages);
         match stages.remove(&migration) {
             Some(Stage::Waiting(waiting)) => {
@@ -368,7 +373,7 @@ impl Host {
         }
     }
 
-    fn over_with(&self, migration: ForkId) {
+    pub(super) fn over_with(&self, migration: ForkId) {
         lock(&self.incoming.stages).remove(&migration);
         self.incoming.over.notify_waiters();
     }
@@ -390,16 +395,6 @@ impl Host {
             come = self.all_here(name, images.all()) => come,
             () = given_up => Err(HostError::Invalid("the migration was given up".into())),
         }
-    }
-
-    #[instrument(name = "land", skip_all, fields(migration = %land.migration))]
-    async fn land(&self, land: PeerLand) -> Result<PeerMigrated, HostError> {
-        let begun = Instant::now();
-        let waiting = *self.take_waiting(land.migration, Stage::Landing)?;
-        let landed = self.let_go_on(waiting, &land, begun).await;
-        lock(&self.incoming.stages).remove(&land.migration);
-        self.incoming.over.notify_waiters();
-        landed.map(|landed| PeerMigrated::Landed(Box::new(landed)))
     }
 
     /// Fetches an image by what it differs in from one that is here.

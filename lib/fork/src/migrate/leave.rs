@@ -5,13 +5,15 @@ use super::{
     converge::{Convergence, Next, Pace},
     copy::Copy,
     slow::Slow,
+    together::{Member, Ready},
     volume::LeavingVolume,
+    way_back::Below,
 };
 use crate::{
     Host, HostError,
     fork::micros,
     generation::Generation,
-    life::{Body, Life},
+    life::Body,
     remote::{Far, HERE, Hold, Peer, Share},
     snapshot::Taken,
     vm::{Turn, Vm, lock},
@@ -21,7 +23,7 @@ use forkyard_store::Moving;
 use forkyard_types::{
     ErrorKind, ForkId, ForkMode, ForkReport, IfStuck, ImageId, Landed, MigrateRequest,
     MigrateResponse, MigrationOver, MigrationPhase, MigrationReached, MigrationReport, PageCount,
-    PeerEndMigration, PeerMigrated, PeerMigration, PeerRound, VmId,
+    PeerEndMigration, PeerMigration, PeerRound, VmId,
 };
 use std::{
     net::SocketAddr,
@@ -29,6 +31,7 @@ use std::{
     sync::Arc,
     time::{Duration, Instant},
 };
+use tokio::sync::MutexGuard;
 use tracing::{Instrument as _, debug_span, instrument};
 
 /// A VM on its way.
@@ -66,9 +69,9 @@ impl Leaving<'_> {
 }
 
 impl Host {
-    /// Moves a running VM to another host. It goes on there once this returns, or here if this
-    /// fails, unless the error says that this is not known yet. Not cancel-safe: run it on a
-    /// task of its own.
+    /// Moves a running VM to another host, or several as one. It goes on there once this returns, or
+    /// here if this fails, unless the error says that this is not known yet. Not cancel-safe: run it
+    /// on a task of its own.
     #[instrument(skip_all, fields(vm = vm, to = request.to))]
     pub async fn migrate(
         &self,
@@ -79,20 +82,51 @@ impl Host {
         if request.to == HERE {
             return Err(HostError::Invalid("it is here: name another host".into()));
         }
+        if !request.together.is_empty() {
+            return self.migrate_together(vm, request).await;
+        }
         let vm = self.vm(vm)?;
         let peer = self.peer(&request.to)?;
         let pager = self.listen_to_peers().await?;
         let _under_way = self.begin_fork(&vm)?;
         let mut turn = vm.turn_to_fork().await;
         self.may_move(&vm)?;
+        let mut leaving = self.begin_to_leave(&vm, &request, (peer, pager))?;
+        let mut report = MigrationReport::default();
+        let moved = self
+            .move_out(&mut leaving, &mut turn, &request, &mut report)
+            .await;
+        let landed = match moved {
+            Ok(landed) => landed,
+            Err(error) => {
+                self.tell_over(&leaving, &request, None, Some(&error));
+                turn.next = leaving.next.take();
+                drop(turn);
+                self.give_copy_up(leaving.copy.take()).await;
+                self.keep_warm(&vm, Vec::new());
+                return Err(error);
+            }
+        };
+        report.total_us = micros(begun.elapsed());
+        self.tell_over(&leaving, &request, Some(&report), None);
+        self.gone(leaving, turn, report, landed).await
+    }
+
+    /// Reserves what a VM that leaves needs. Its turn is the caller's.
+    pub(super) fn begin_to_leave<'a>(
+        &self,
+        vm: &'a Arc<Vm>,
+        request: &MigrateRequest,
+        (peer, pager): (Arc<dyn Peer>, SocketAddr),
+    ) -> Result<Leaving<'a>, HostError> {
         let is_on_volume = vm.record().volume.is_some();
         let images = Images {
             memory: ImageId::random(),
             disk: (!is_on_volume).then(ImageId::random),
         };
-        let mut leaving = Leaving {
+        Ok(Leaving {
             id: ForkId::random(),
-            vm: &vm,
+            vm,
             body: vm.body()?,
             share: Share::of(peer, 1, 1),
             key: crate::remote::draw()?,
@@ -101,44 +135,33 @@ impl Host {
             last: images,
             volumes: Vec::new(),
             copy: { request.keep_copy.clone() }
-                .map(|name| self.plan_copy(&vm, name))
+                .map(|name| self.plan_copy(vm, name))
                 .transpose()?,
             devices: Vec::new(),
             offered: Vec::new(),
             hold: Some(self.hold([])?),
             next: None,
-        };
-        let mut report = MigrationReport::default();
-        let moved = self
-            .move_out(&mut leaving, &mut turn, &request, &mut report)
-            .await;
-        let over = MigrationOver {
-            to: request.to.clone(),
-            gap_us: moved.is_ok().then_some(report.gap_us),
-            why: moved.as_ref().err().map(|error| error.to_api().message),
-        };
-        crate::happenings::migration_over(self.events(), &vm.record(), over);
-        let landed = match moved {
-            Ok(landed) => landed,
-            Err(error) => {
-                turn.next = leaving.next.take();
-                drop(turn);
-                self.give_copy_up(leaving.copy.take()).await;
-                self.keep_warm(&vm, Vec::new());
-                return Err(error);
-            }
-        };
+        })
+    }
+
+    /// A VM goes on elsewhere: what it had here goes, but for what shortens its way back and the copy
+    /// that is to stay.
+    pub(super) async fn gone(
+        &self,
+        mut leaving: Leaving<'_>,
+        turn: MutexGuard<'_, Turn>,
+        mut report: MigrationReport,
+        landed: Landed,
+    ) -> Result<MigrateResponse, HostError> {
+        let vm = leaving.vm;
         let kept = self.hold(leaving.last.all())?;
         drop(leaving.hold.take());
         report.land_us = landed.took_us;
-        report.total_us = micros(begun.elapsed());
         let peer = leaving.share.peer.clone();
         tracing::info!(vm = %vm.name(), to = peer.name(), ?report, "moved");
         let copy = leaving.copy.take();
         let copy = copy.and_then(|copy| self.begin_copy(copy, (vm.record(), leaving.id)));
-        let view = self
-            .left(&vm, turn, (leaving.id, peer.name()), landed)
-            .await;
+        let view = self.left(vm, turn, (leaving.id, peer.name()), landed).await;
         let no_copy = match copy {
             Some(copy) => self.keep_copy(copy).await.err(),
             None => None,
@@ -149,11 +172,28 @@ impl Host {
             vm: view,
             report,
             no_copy,
+            together: Vec::new(),
         })
     }
 
+    /// Tells what a migration came to, as an event.
+    pub(super) fn tell_over(
+        &self,
+        leaving: &Leaving<'_>,
+        request: &MigrateRequest,
+        report: Option<&MigrationReport>,
+        error: Option<&HostError>,
+    ) {
+        let over = MigrationOver {
+            to: request.to.clone(),
+            gap_us: report.map(|report| report.gap_us),
+            why: error.map(|error| error.to_api().message),
+        };
+        crate::happenings::migration_over(self.events(), &leaving.vm.record(), over);
+    }
+
     /// Publishes how far a VM is, as an event.
-    fn tell_of(
+    pub(super) fn tell_of(
         &self,
         leaving: &Leaving<'_>,
         phase: MigrationPhase,
@@ -183,15 +223,11 @@ impl Host {
         }
         let ahead = async {
             let begun = Instant::now();
-            self.tell_of(leaving, MigrationPhase::Copying, 0, None);
-            let key = (leaving.id, leaving.peer().name());
-            self.note_moving_abroad(key, &leaving.vm.record(), leaving.key)?;
-            self.send_volumes_first(leaving, report).await?;
-            self.send_first(leaving, report).await?;
+            self.first_copy(leaving, Below::default(), report).await?;
             report.prepare_us = micros(begun.elapsed());
             let mut slow = None;
             let converged = self
-                .converge(leaving, request, report, begun, &mut slow)
+                .converge(leaving, request, report, begun, (&mut slow, None))
                 .await;
             // Before it is stopped for good, or goes on here.
             if let Some((slow, _)) = slow {
@@ -203,27 +239,46 @@ impl Host {
             Ok(()) => self.stop_and_land(leaving, report).await,
             Err(error) => Err(error),
         };
-        let error = match stopped {
-            Ok(landed) => return Ok(landed),
-            Err(error) => error,
-        };
+        if stopped.is_err() {
+            self.stays(leaving).await;
+        }
+        stopped
+    }
+
+    /// Sends a first copy of all it has, as far as it reads otherwise than what is there: images that
+    /// the other host has kept of it, or those of another VM that moves with it.
+    pub(super) async fn first_copy(
+        &self,
+        leaving: &mut Leaving<'_>,
+        like: Below,
+        report: &mut MigrationReport,
+    ) -> Result<(), HostError> {
+        self.tell_of(leaving, MigrationPhase::Copying, 0, None);
+        let key = (leaving.id, leaving.peer().name());
+        self.note_moving_abroad(key, &leaving.vm.record(), leaving.key)?;
+        self.send_volumes_first(leaving, report).await?;
+        self.send_first(leaving, like, report).await
+    }
+
+    /// It did not go: what was sent of it is given up, unless it may go on there yet.
+    pub(super) async fn stays(&self, leaving: &mut Leaving<'_>) {
         drop(leaving.hold.take());
         if lock(&leaving.vm.moving).is_none() {
             self.give_up(leaving).await;
             self.keep_volumes(leaving);
         }
-        Err(error)
     }
 
     /// Sends a first copy of all it has, and has a machine made there.
     async fn send_first(
         &self,
         leaving: &mut Leaving<'_>,
+        like: Below,
         report: &mut MigrationReport,
     ) -> Result<(), HostError> {
         let vm = leaving.vm;
         let family = vm.record().family;
-        let below = self.ask_kept(leaving).await;
+        let below = self.ask_kept(leaving).await.or(like);
         let generation = self.generation(vm, &leaving.body, None).await?;
         let (_, _, rest) = generation.split(0);
         let plan = self.plan(vm, &leaving.body, ImageId::random()).await?;
@@ -274,15 +329,21 @@ impl Host {
         Ok(())
     }
 
-    /// Sends what is written until little is left.
-    async fn converge(
+    /// Sends what is written until little is left, of it and of those that move with it.
+    pub(super) async fn converge(
         &self,
         leaving: &mut Leaving<'_>,
         request: &MigrateRequest,
         report: &mut MigrationReport,
         begun: Instant,
-        slow: &mut Option<(Slow, Pace)>,
+        (slow, member): (&mut Option<(Slow, Pace)>, Option<Member<'_>>),
     ) -> Result<(), HostError> {
+        let vm = leaving.vm.name();
+        let together = |ready: Ready| match ready {
+            Ready::Failed => Err(HostError::NotTogether { vm: vm.clone() }),
+            Ready::Stop => Ok(true),
+            Ready::Wait => Ok(false),
+        };
         let millis = |ms: u64| Duration::from_millis(ms);
         let mut convergence = Convergence::new(
             leaving.share.round_trip.clone().await,
@@ -306,6 +367,8 @@ impl Host {
                 .await?;
             // What was written is found by comparing, while it stands still.
             if !take.is_noted() {
+                let Some(member) = member else { break };
+                while !together(member.is_ready().await)? {}
                 break;
             }
             let mut left = take.count().await?;
@@ -313,11 +376,27 @@ impl Host {
             let gap = convergence.gap(left);
             let known = Some((left, gap));
             self.tell_of(leaving, MigrationPhase::Converging, report.rounds, known);
-            match convergence.next(left, begun.elapsed()) {
-                Next::Stop => break,
+            let next = convergence.next(left, begun.elapsed());
+            // Those that move together are stopped together: one that may be waits for the others.
+            let is_ready = match next {
+                Next::Stop => true,
+                Next::Stuck { .. } => request.if_stuck == IfStuck::Stop,
+                Next::Round => false,
+            };
+            let all_ready = match member {
+                None => is_ready,
+                Some(member) if is_ready => together(member.is_ready().await)?,
+                Some(member) => together(member.is_busy())?,
+            };
+            if all_ready {
+                break;
+            }
+            match next {
+                Next::Stop => continue,
+                Next::Stuck { .. } if is_ready => {}
                 Next::Stuck { gap, late } => {
                     let slower = match request.if_stuck {
-                        IfStuck::Stop => break,
+                        IfStuck::Stop => None,
                         IfStuck::GiveUp => None,
                         IfStuck::Slow if late => None,
                         IfStuck::Slow => Pace::below(slow.as_ref().map(|(_, share)| *share)),
@@ -381,75 +460,6 @@ impl Host {
             self.retire(former).await;
         }
         Ok(sent)
-    }
-
-    /// Stops it, sends what is left, and has it go on there.
-    async fn stop_and_land(
-        &self,
-        leaving: &mut Leaving<'_>,
-        report: &mut MigrationReport,
-    ) -> Result<Landed, HostError> {
-        let vm = leaving.vm;
-        let moving = Moving {
-            peer: leaving.peer().name().to_owned(),
-            migration: leaving.id,
-            was_paused: vm.is_paused(),
-        };
-        let was_paused = moving.was_paused;
-        self.note_offered(key(&moving), &leaving.offered);
-        let last: Vec<_> = leaving.last.all().collect();
-        self.note_offered(key(&moving), &last);
-        self.store.put_moving(vm.id, &moving)?;
-        *lock(&vm.moving) = Some(moving);
-        self.tell_of(leaving, MigrationPhase::HandingOver, report.rounds, None);
-        let stopped = Instant::now();
-        let handed = async {
-            if !was_paused {
-                crate::pause::hold(&leaving.body, self.options.to_hold_still()).await?;
-                let paused = Life::Paused(leaving.body.clone());
-                vm.enter(&self.store, paused, |_| {})?;
-            }
-            let next = leaving.next.take();
-            let next =
-                next.ok_or_else(|| HostError::Invalid("the migration was not prepared".into()))?;
-            let (_, _, rest) = next.split(0);
-            let mut taking = ForkReport::default();
-            let mode = (leaving.id, ForkMode::Fast);
-            let taken = self.take_snapshot(vm, &leaving.body, mode, rest, &[], &mut taking);
-            let taken = taken.instrument(debug_span!("stop")).await?;
-            let volumes = self.freeze_last(leaving, &taken.snapshot, report).await?;
-            Ok((self.last_of(leaving, &taken, report).await?, volumes))
-        };
-        let (land, volumes) = match handed.await {
-            Ok(handed) => handed,
-            Err(error) => {
-                // Nothing was said that could make it go on there.
-                self.back(vm).await?;
-                return Err(error);
-            }
-        };
-        report.stop_us = micros(stopped.elapsed());
-        let answer = self
-            .step(leaving, PeerMigration::Land(Box::new(land)))
-            .instrument(debug_span!("land"));
-        // That host waits for both. What becomes of the volumes it says by its answer.
-        let (answer, ()) = tokio::join!(answer, self.send_last(leaving, volumes));
-        report.gap_us = micros(stopped.elapsed());
-        report.hand_over_us = report.gap_us - report.stop_us;
-        match answer {
-            Ok(PeerMigrated::Landed(landed)) => Ok(*landed),
-            Ok(
-                PeerMigrated::Here
-                | PeerMigrated::Cpu(_)
-                | PeerMigrated::Kept(_)
-                | PeerMigrated::Since(_)
-                | PeerMigrated::Ended,
-            ) => {
-                let unclear = HostError::Invalid("that host did not say that it goes on".into());
-                self.ask_or(vm, unclear).await
-            }
-            Err(error) => self.ask_or(vm, error).await,
-        }
     }
 
     /// Nothing there is to go on: what was sent is given up, and nothing is left of it here.

@@ -103,6 +103,7 @@ impl Host {
             PeerMigrated::Landed(landed) => Ok(Known::Landed(landed)),
             PeerMigrated::Ended => Ok(Known::Ended),
             PeerMigrated::Here
+            | PeerMigrated::LandedTogether(_)
             | PeerMigrated::Cpu(_)
             | PeerMigrated::Kept(_)
             | PeerMigrated::Since(_) => Err(HostError::Invalid(

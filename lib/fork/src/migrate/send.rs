@@ -83,6 +83,16 @@ impl Host {
         let disk = leaving.sent.disk.map(|disk| (disk, below.disk));
         for (image, below) in memory.chain(disk) {
             let used = self.pager_call(move |pager| pager.stats(image)).await?;
+            let below = match below {
+                Some(below)
+                    if self.are_as_large(image, below).await?
+                        && self.differences(image, below).await? < used.data =>
+                {
+                    Some(below)
+                }
+                // More than all of it may differ: pages that are zero here alone do.
+                Some(_) | None => None,
+            };
             let Some(below) = below else {
                 self.offer_to(leaving, image, None).await?;
                 pages.0 += used.data.0;
@@ -94,6 +104,20 @@ impl Host {
             over.push(delta);
         }
         Ok((pages, over))
+    }
+
+    async fn differences(&self, one: ImageId, other: ImageId) -> Result<PageCount, HostError> {
+        let changed = self.pager_call(move |pager| pager.changes(one, other));
+        Ok(PageCount(
+            changed.await?.iter().map(|run| run.pages.0).sum(),
+        ))
+    }
+
+    async fn are_as_large(&self, one: ImageId, other: ImageId) -> Result<bool, HostError> {
+        let sizes = self
+            .pager_call(move |pager| Ok((pager.arrival(one)?.pages, pager.arrival(other)?.pages)));
+        let (one, other) = sizes.await?;
+        Ok(one == other)
     }
 
     /// Describes the last copy sent, as the host that has it needs it to let the VM go on.

@@ -13,9 +13,9 @@ use crate::{
     Host, HostError,
     blocking::blocking,
     snapshot::Snapshot,
-    volumes::{SENT, private_name},
+    volumes::{SENT, VolumeError, private_name},
 };
-use forkyard_blockd::Request;
+use forkyard_blockd::{Request, StreamError};
 use forkyard_store::VmRecord;
 use forkyard_types::{
     ByteCount, DataRole, ForkId, MigrationReport, PageCount, PeerDisk, PeerMigrated, PeerMigration,
@@ -188,6 +188,7 @@ impl Host {
         let since = match answer {
             PeerMigrated::Since(since) => Some(since),
             PeerMigrated::Here
+            | PeerMigrated::LandedTogether(_)
             | PeerMigrated::Cpu(_)
             | PeerMigrated::Kept(_)
             | PeerMigrated::Landed(_)
@@ -374,14 +375,19 @@ impl Host {
         });
         match (read, answer) {
             (_, Ok(_)) => Ok(()),
-            // It does not read on where it has found something wrong.
-            (Err(error), Err(refused)) => {
+            // It does not read on where it has found something wrong: then it is that.
+            (
+                Err(HostError::Volume(VolumeError::Stream(error @ StreamError::Io { .. }))),
+                Err(refused),
+            ) => {
                 tracing::debug!(
                     error = &error as &dyn std::error::Error,
                     "stream not sent to its end"
                 );
                 Err(refused)
             }
+            // Otherwise it saw that nothing, or not all, was sent to it, for this reason.
+            (Err(error), _) => Err(error),
             (Ok(()), Err(error)) => Err(error),
         }
     }

@@ -11,7 +11,7 @@
 
 use super::{Images, leave::Leaving};
 use crate::{Host, HostError, remote::Hold, vm::lock};
-use forkyard_types::{ImageId, PageCount, PeerKept, PeerMigrated, PeerMigration, VmId};
+use forkyard_types::{Handout, ImageId, PageCount, PeerKept, PeerMigrated, PeerMigration, VmId};
 use std::{
     collections::BTreeMap,
     sync::Mutex,
@@ -78,6 +78,16 @@ impl Former {
             taken.extend(kept.remove(&vm));
         }
         taken
+    }
+}
+
+impl Below {
+    /// These where they are known, else others.
+    pub(super) fn or(self, other: Self) -> Self {
+        Self {
+            memory: self.memory.or(other.memory),
+            disk: self.disk.or(other.disk),
+        }
     }
 }
 
@@ -182,9 +192,11 @@ impl Host {
         }
     }
 
-    /// Refuses an image that is to come over one which is not kept here of this VM.
-    pub(super) fn check_kept(&self, vm: VmId, over: ImageId) -> Result<(), HostError> {
-        match self.incoming.former.has(vm, over) {
+    /// Refuses an image that is to come over one which is neither kept here of this VM nor came from
+    /// the same host, of a VM that moves with it.
+    pub(super) fn check_below(&self, first: &Handout, over: ImageId) -> Result<(), HostError> {
+        let is_kept = self.incoming.former.has(first.parent.id, over);
+        match is_kept || self.is_from(over, first) {
             true => Ok(()),
             false => Err(HostError::Invalid(format!(
                 "image {over} of the VM is not here any more: migrate it again"

@@ -145,6 +145,12 @@ impl Arrivals {
         lock(&self.origins).get(&image) == Some(&origin)
     }
 
+    /// True if an image is known to have come from this host.
+    pub(super) fn came_from_host(&self, image: ImageId, server: IpAddr) -> bool {
+        let origins = lock(&self.origins);
+        origins.get(&image).is_some_and(|it| it.server == server)
+    }
+
     /// Forgets where an image came from: it is gone, or did not come.
     pub(crate) fn forget_origin(&self, image: ImageId) {
         lock(&self.origins).remove(&image);

@@ -19,9 +19,17 @@ pub(crate) struct Coming {
     server: SocketAddr,
     local: IpAddr,
     key: PeerKey,
+    /// Images of others that these are told by the differences from.
+    below: Vec<ImageId>,
 }
 
 impl Coming {
+    /// Keeps an image of others for as long as these come: the last to need it drops it.
+    pub fn lie_over(&mut self, image: ImageId) {
+        self.hold.add(image);
+        self.below.push(image);
+    }
+
     /// Keeps another image, which came.
     pub fn add(&mut self, image: ImageId) {
         self.hold.add(image);
@@ -41,7 +49,13 @@ impl Host {
             server: handout.pager,
             local: way_to(handout.pager)?,
             key: key_of(&handout.key)?,
+            below: Vec::new(),
         })
+    }
+
+    /// True if an image came from the host that this handout is from, for whichever VM.
+    pub(crate) fn is_from(&self, image: ImageId, handout: &Handout) -> bool {
+        self.arrivals.came_from_host(image, origin(handout).server)
     }
 
     /// Has the file of an image exist that will come.
@@ -100,10 +114,19 @@ impl Host {
 
     /// Keeps none of them any longer, and drops these unless a VM has them.
     pub(crate) async fn forget_images(&self, coming: Coming, images: &[ImageId]) {
-        let origin = coming.origin;
-        drop(coming);
+        let Coming {
+            hold,
+            origin,
+            below,
+            ..
+        } = coming;
+        drop(hold);
         for image in images {
             self.retire_arrived(origin, *image).await;
+        }
+        // Unless the VM that it came for, or what is kept of one that left, still has it.
+        for image in below {
+            self.retire(image).await;
         }
     }
 

@@ -1,0 +1,120 @@
+//! The hand-over of a VM that moves: that the other host may have it is recorded, the guest stands
+//! still, and what is left of it goes.
+
+use super::{
+    leave::{Leaving, key},
+    volume::Frozen,
+};
+use crate::{Host, HostError, fork::micros, life::Life, snapshot::Taken, vm::lock};
+use forkyard_store::Moving;
+use forkyard_types::{
+    ForkMode, ForkReport, Landed, MigrationPhase, MigrationReport, PeerLand, PeerMigrated,
+    PeerMigration,
+};
+use std::time::Instant;
+use tracing::{Instrument as _, debug_span};
+
+/// A VM that stands still, as the other host is to go on with it.
+#[derive(Debug)]
+pub(super) struct Handed {
+    pub land: PeerLand,
+    pub volumes: Vec<Frozen>,
+    /// Time at which its guest stood still.
+    pub still: Instant,
+}
+
+impl Host {
+    /// Records that the other host may have it from here on.
+    pub(super) fn note_intent(
+        &self,
+        leaving: &Leaving<'_>,
+        report: &MigrationReport,
+    ) -> Result<(), HostError> {
+        let vm = leaving.vm;
+        let moving = Moving {
+            peer: leaving.peer().name().to_owned(),
+            migration: leaving.id,
+            was_paused: vm.is_paused(),
+        };
+        self.note_offered(key(&moving), &leaving.offered);
+        let last: Vec<_> = leaving.last.all().collect();
+        self.note_offered(key(&moving), &last);
+        self.store.put_moving(vm.id, &moving)?;
+        *lock(&vm.moving) = Some(moving);
+        self.tell_of(leaving, MigrationPhase::HandingOver, report.rounds, None);
+        Ok(())
+    }
+
+    /// Stops it, and copies what is left. If this fails the caller lets it go on.
+    pub(super) async fn stop_and_copy(
+        &self,
+        leaving: &mut Leaving<'_>,
+        report: &mut MigrationReport,
+    ) -> Result<Handed, HostError> {
+        let vm = leaving.vm;
+        let begun = Instant::now();
+        if !vm.is_paused() {
+            crate::pause::hold(&leaving.body, self.options.to_hold_still()).await?;
+            let paused = Life::Paused(leaving.body.clone());
+            vm.enter(&self.store, paused, |_| {})?;
+        }
+        let still = Instant::now();
+        let next = leaving.next.take();
+        let next =
+            next.ok_or_else(|| HostError::Invalid("the migration was not prepared".into()))?;
+        let (_, _, rest) = next.split(0);
+        let mut taking = ForkReport::default();
+        let mode = (leaving.id, ForkMode::Fast);
+        let taken = self.take_snapshot(vm, &leaving.body, mode, rest, &[], &mut taking);
+        let taken: Taken = taken.instrument(debug_span!("stop")).await?;
+        let volumes = self.freeze_last(leaving, &taken.snapshot, report).await?;
+        let land = self.last_of(leaving, &taken, report).await?;
+        report.stop_us = micros(begun.elapsed());
+        Ok(Handed {
+            land,
+            volumes,
+            still,
+        })
+    }
+
+    /// Stops it, sends what is left, and has it go on there.
+    pub(super) async fn stop_and_land(
+        &self,
+        leaving: &mut Leaving<'_>,
+        report: &mut MigrationReport,
+    ) -> Result<Landed, HostError> {
+        let vm = leaving.vm;
+        self.note_intent(leaving, report)?;
+        let stopped = Instant::now();
+        let Handed { land, volumes, .. } = match self.stop_and_copy(leaving, report).await {
+            Ok(handed) => handed,
+            Err(error) => {
+                // Nothing was said that could make it go on there.
+                self.back(vm).await?;
+                return Err(error);
+            }
+        };
+        let answer = self
+            .step(leaving, PeerMigration::Land(Box::new(land)))
+            .instrument(debug_span!("land"));
+        // That host waits for both. What becomes of the volumes it says by its answer.
+        let (answer, ()) = tokio::join!(answer, self.send_last(leaving, volumes));
+        report.gap_us = micros(stopped.elapsed());
+        report.hand_over_us = report.gap_us.saturating_sub(report.stop_us);
+        match answer {
+            Ok(PeerMigrated::Landed(landed)) => Ok(*landed),
+            Ok(
+                PeerMigrated::Here
+                | PeerMigrated::LandedTogether(_)
+                | PeerMigrated::Cpu(_)
+                | PeerMigrated::Kept(_)
+                | PeerMigrated::Since(_)
+                | PeerMigrated::Ended,
+            ) => {
+                let unclear = HostError::Invalid("that host did not say that it goes on".into());
+                self.ask_or(vm, unclear).await
+            }
+            Err(error) => self.ask_or(vm, error).await,
+        }
+    }
+}
