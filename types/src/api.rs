@@ -137,8 +137,7 @@ pub struct RunRequest {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(max_items = 1000))]
     pub cpu_baseline: Vec<String>,
-    /// A VM, by name or id, whose family's network it joins, with that family's rights there; a network
-    /// of its own if absent.
+    /// VM, by name or id, whose family's network it joins, by that family's rights; a network of its own if absent.
     #[serde(default)]
     pub join: Option<String>,
 }

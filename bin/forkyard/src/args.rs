@@ -90,7 +90,7 @@ pub enum Command {
     #[command(
         after_help = "Examples:\n  forkyard run tiny --name p --memory 512 --warm 16 --max-clones 64 --secret /etc/tls/key\n  forkyard run debian --net nat --rate 10mbit --publish 127.0.0.1:8080:80\n  forkyard run debian --name web --idle 10m --restart always"
     )]
-    Run(Run),
+    Run(Box<Run>),
     /// Fork a running VM into clones.
     #[command(after_help = "Example: forkyard fork p --count 8 -o json")]
     Fork(Fork),

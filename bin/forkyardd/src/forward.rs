@@ -13,7 +13,6 @@
 use crate::{
     gate::Asker,
     http::Shared,
-    replay::Replay,
     reply::Refusal,
     upgrade::{self, Carrier},
 };
@@ -27,7 +26,7 @@ use axum::{
 use forkyard_client::{Client, ClientError};
 use forkyard_cluster::{Cluster, ClusterError};
 use forkyard_node::{CLONES, MIGRATIONS};
-use forkyard_service::{changes, strip};
+use forkyard_service::{changes, replay::Replay, strip};
 use forkyard_types::{ErrorKind, NodeName};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;

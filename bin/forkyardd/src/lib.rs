@@ -12,7 +12,6 @@ mod idle;
 mod listen;
 mod log;
 mod metrics;
-mod replay;
 mod serve;
 
 use anyhow::Context;

@@ -10,7 +10,7 @@ use std::{
 /// Members of one composition.
 const MOST: usize = 64;
 
-/// Why a file makes no sense.
+/// Fault of a file that makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ComposeError {
@@ -28,7 +28,7 @@ pub enum ComposeError {
     Name {
         /// Name that would be the VM's.
         name: String,
-        /// Why.
+        /// Reason.
         why: String,
     },
     /// A member says of nothing, or of two things, to be made of.
@@ -72,7 +72,7 @@ pub enum ComposeError {
     NoWords {
         /// The member.
         member: String,
-        /// Whether it is the command or the test.
+        /// The command or the test.
         what: &'static str,
     },
 }
@@ -80,7 +80,7 @@ pub enum ComposeError {
 /// A file that makes sense.
 #[derive(Clone, Debug)]
 pub struct Composition {
-    /// Its name.
+    /// Name of the composition.
     pub name: VmName,
     /// Rights of all members on the network.
     pub network: NetworkPolicy,

@@ -1,4 +1,4 @@
-//! When a member is well, and when it never will be.
+//! Tests of members: one is well once its test passes, and never will be after too many failures.
 
 use crate::file::HealthFile;
 use std::time::Duration;

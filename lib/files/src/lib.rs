@@ -16,6 +16,7 @@ pub mod inside;
 mod pack;
 mod place;
 mod reader;
+mod special;
 mod unpack;
 mod writer;
 

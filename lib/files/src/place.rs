@@ -155,7 +155,7 @@ impl Target<'_> {
     }
 }
 
-/// What a destination is that exists.
+/// Kinds of destinations that exist.
 enum There {
     Folder,
     File,

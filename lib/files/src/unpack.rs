@@ -5,12 +5,12 @@
 //! file that was there. A new folder appears when it is whole. If anything fails, what is
 //! not whole is removed; what was whole before stays.
 
-use crate::{Entry, FilesError, Kind, PIECE, Reader, Target, place::Base};
+use crate::{Entry, FilesError, Kind, PIECE, Reader, Target, place::Base, special};
 use nix::{
     errno::Errno,
-    fcntl::{AT_FDCWD, AtFlags, OFlag, openat, renameat},
+    fcntl::{AtFlags, OFlag, openat, renameat},
     sys::{
-        stat::{Mode, SFlag, UtimensatFlags, fchmod, fstatat, futimens, mkdirat, utimensat},
+        stat::{Mode, UtimensatFlags, fchmod, fstatat, futimens, mkdirat, utimensat},
         time::TimeSpec,
     },
     unistd::{UnlinkatFlags, linkat, symlinkat, unlinkat},
@@ -19,12 +19,12 @@ use std::{
     ffi::OsStr,
     fs::{self, File},
     hash::{BuildHasher, Hasher, RandomState},
-    io::{self, Read, Seek, SeekFrom, Write},
+    io::{Read, Seek, SeekFrom, Write},
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
-        unix::{ffi::OsStrExt, fs::OpenOptionsExt as _},
+        unix::ffi::OsStrExt,
     },
-    path::{Path, PathBuf},
+    path::PathBuf,
 };
 
 /// Permission bits that an unpacked file may have.
@@ -66,7 +66,7 @@ pub fn unpack(
     };
     let base = target.base(&first)?;
     if let Some(path) = &base.through {
-        return through(&mut reader, &first, path, said);
+        return special::through(&mut reader, &first, path, said);
     }
     let mut tree = Tree {
         base,
@@ -86,55 +86,6 @@ pub fn unpack(
     reader.drain()?;
     tree.close_to(0)?;
     Ok(tree.done)
-}
-
-/// Writes a file's content into a device, a FIFO or a file that is open.
-fn through(
-    reader: &mut Reader<impl Read>,
-    entry: &Entry,
-    path: &Path,
-    said: &mut dyn FnMut(String),
-) -> Result<Unpacked, FilesError> {
-    let failed = |source| FilesError::Write {
-        path: path.into(),
-        source,
-    };
-    let Kind::File { size, extents } = &entry.kind else {
-        let why = "it is a device or FIFO, which takes files alone";
-        let path = path.into();
-        return Err(FilesError::Place { path, why });
-    };
-    let every = extents.clone().unwrap_or_else(|| vec![(0, *size)]);
-    let mut file = File::options()
-        .write(true)
-        .truncate(true)
-        .custom_flags(OFlag::O_NOCTTY.bits())
-        .open(path)
-        .map_err(failed)?;
-    let (mut buffer, mut at, mut bytes) = (vec![0; PIECE], 0, 0);
-    for (offset, length) in every.into_iter().chain([(*size, 0)]) {
-        // What is written into has no holes.
-        io::copy(&mut io::repeat(0).take(offset - at), &mut file).map_err(failed)?;
-        let mut left = length;
-        while left > 0 {
-            let most = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
-            let read = reader.data(&mut buffer[..most])?;
-            if read == 0 {
-                return Err(FilesError::Short);
-            }
-            file.write_all(&buffer[..read]).map_err(failed)?;
-            left -= read as u64;
-        }
-        at = offset + length;
-        bytes += length;
-    }
-    if let Some(more) = reader.next_entry()? {
-        let path = String::from_utf8_lossy(&more.path).into_owned();
-        return Err(FilesError::Unasked { path });
-    }
-    reader.notes.drain(..).for_each(&mut *said);
-    reader.drain()?;
-    Ok(Unpacked { files: 1, bytes })
 }
 
 struct Tree {
@@ -235,11 +186,11 @@ impl Tree {
                         if at == name {
                             return Ok(());
                         }
-                        keeps_special(dir, name)?;
+                        special::spare(dir, name)?;
                         match nameless {
                             false => renameat(dir, at, dir, name),
                             true => {
-                                give_name(&file, dir, at)?;
+                                special::give_name(&file, dir, at)?;
                                 renameat(dir, at, dir, name)
                             }
                         }
@@ -495,7 +446,7 @@ fn replace(
         Err(Errno::EEXIST) => {}
         done => return done,
     }
-    keeps_special(dir, name)?;
+    special::spare(dir, name)?;
     // A name of the same file as before would not be moved, and be left.
     let hidden = hidden();
     let hidden = OsStr::from_bytes(&hidden);
@@ -505,30 +456,6 @@ fn replace(
         let _ = unlinkat(dir, hidden, UnlinkatFlags::NoRemoveDir);
     }
     moved
-}
-
-/// Refuses to replace a device, FIFO or socket.
-fn keeps_special(dir: BorrowedFd<'_>, name: &OsStr) -> nix::Result<()> {
-    let Ok(about) = fstatat(dir, name, AtFlags::AT_SYMLINK_NOFOLLOW) else {
-        return Ok(());
-    };
-    let kind = SFlag::from_bits_truncate(about.st_mode) & SFlag::S_IFMT;
-    match [SFlag::S_IFREG, SFlag::S_IFLNK, SFlag::S_IFDIR].contains(&kind) {
-        true => Ok(()),
-        false => Err(Errno::EEXIST),
-    }
-}
-
-/// Gives a file its first name.
-fn give_name(file: &File, dir: BorrowedFd<'_>, name: &OsStr) -> nix::Result<()> {
-    let own = format!("/proc/self/fd/{}", file.as_raw_fd());
-    linkat(
-        AT_FDCWD,
-        own.as_str(),
-        dir,
-        name,
-        AtFlags::AT_SYMLINK_FOLLOW,
-    )
 }
 
 fn open_folder(above: BorrowedFd<'_>, name: &OsStr) -> nix::Result<OwnedFd> {

@@ -494,13 +494,4 @@ impl HostError {
             | Self::Io { .. } => ErrorKind::Host,
         }
     }
-
-    /// Tells whether a peer did not answer in time, and may yet do as asked.
-    pub(crate) fn is_timeout(&self) -> bool {
-        self.kind() == ErrorKind::Timeout
-    }
-
-    fn is_io(&self, kind: io::ErrorKind) -> bool {
-        matches!(self, Self::Io { source, .. } if source.kind() == kind)
-    }
 }

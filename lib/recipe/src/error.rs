@@ -89,7 +89,7 @@ pub enum BuildError {
     /// A VM cannot boot from that kernel.
     #[error("{} cannot be booted: {why}", path.display())]
     UnfitKernel {
-        /// Where it is.
+        /// Path of the file.
         path: PathBuf,
         /// Reason.
         why: &'static str,

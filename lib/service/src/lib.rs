@@ -19,6 +19,7 @@ pub mod links;
 pub mod page;
 mod passing;
 pub mod remote;
+pub mod replay;
 pub mod reply;
 pub mod streams;
 pub mod upgrade;

@@ -23,9 +23,9 @@ pub struct Moving {
 pub struct Landing {
     /// The migration by which it came.
     pub migration: ForkId,
-    /// Its record from here on.
+    /// Record of the VM from here on.
     pub vm: VmRecord,
-    /// What its former host is told, however late it asks.
+    /// Answer to its former host, however late it asks.
     pub view: VmView,
 }
 

@@ -26,7 +26,7 @@
 #define FORKYARD_CHECKPOINT_NAME 12
 
 /*
- Why a call failed: what calls return, negated in none.
+ Reason why a call failed: what calls return, negated in none.
  */
 typedef enum forkyard_error_code {
   /*
@@ -216,7 +216,7 @@ int forkyard_ticket_status(const struct forkyard_ticket *ticket, uint16_t id);
 void forkyard_ticket_free(struct forkyard_ticket *ticket);
 
 /*
- Why this thread's last call failed; valid until its next one fails.
+ Returns why this thread's last call failed; valid until its next one fails.
  */
 const char *forkyard_error(void);
 

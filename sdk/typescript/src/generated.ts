@@ -1571,6 +1571,11 @@ export interface components {
             idle?: components["schemas"]["Idle"] | null;
             /** @description Have the disk of each come to depend on nothing, in the background. */
             independent?: boolean;
+            /**
+             * @description A VM, by name or id, whose family's network they join, with that family's rights there; a
+             *     network of its own for each if absent.
+             */
+            join?: string | null;
             /** @description Labels that each is told apart by; its clones have them, too. */
             labels?: components["schemas"]["Labels"];
             lifetime?: components["schemas"]["Lifetime"] | null;
@@ -2848,10 +2853,10 @@ export interface components {
         MigrationOver: {
             /**
              * Format: int64
-             * @description Time until that host had answered that it goes on there, in ms; none: it stays here, or
+             * @description Time until that host had answered that it goes on there, in microseconds; none: it stays here, or
              *     that is not known yet.
              */
-            gap_ms?: number | null;
+            gap_us?: number | null;
             /** @description Host that it was to move to. */
             to: string;
             /** @description Reason for which it stays, or for which nothing is known. */
@@ -2866,9 +2871,9 @@ export interface components {
         MigrationReached: {
             /**
              * Format: int64
-             * @description Time that the guest would stand still if it were stopped now, in ms, once that is known.
+             * @description Time that the guest would stand still if it were stopped now, in microseconds, once that is known.
              */
-            gap_ms?: number | null;
+            gap_us?: number | null;
             left?: components["schemas"]["PageCount"] | null;
             /** @description Phase that it has reached. */
             phase: components["schemas"]["MigrationPhase"];
@@ -3542,6 +3547,11 @@ export interface components {
             idle?: components["schemas"]["Idle"] | null;
             /** @description Image to boot: the name of a recipe. */
             image: string;
+            /**
+             * @description A VM, by name or id, whose family's network it joins, with that family's rights there; a network
+             *     of its own if absent.
+             */
+            join?: string | null;
             /**
              * @description A kernel of the user's own: path of a bzImage or vmlinux on the host
              *     with virtio built in or in the image's initramfs.

@@ -75,7 +75,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
     };
     let format = args.output;
     match args.command {
-        Command::Run(run) => vms::run(&client, format, run).await,
+        Command::Run(run) => vms::run(&client, format, *run).await,
         Command::Fork(fork) => vms::fork(&client, format, fork).await,
         Command::Checkpoint(checkpoint) => vms::checkpoint(&client, format, checkpoint).await,
         Command::Migrate(wanted) => migrate::migrate(&client, format, wanted).await,

@@ -3,10 +3,20 @@
 use super::HostError;
 use forkyard_recipe::ImportError;
 use forkyard_store::StoreError;
+use forkyard_types::ErrorKind;
 use forkyard_vmm::VmmError;
 use std::io;
 
 impl HostError {
+    /// Tells whether a peer did not answer in time, and may yet do as asked.
+    pub(crate) fn is_timeout(&self) -> bool {
+        self.kind() == ErrorKind::Timeout
+    }
+
+    fn is_io(&self, kind: io::ErrorKind) -> bool {
+        matches!(self, Self::Io { source, .. } if source.kind() == kind)
+    }
+
     pub(super) fn hint(&self) -> Option<&'static str> {
         let hints = [
             (

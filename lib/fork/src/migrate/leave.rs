@@ -260,7 +260,7 @@ impl Host {
         self.send_first(leaving, like, report).await
     }
 
-    /// It did not go: what was sent of it is given up, unless it may go on there yet.
+    /// Keeps a VM that did not go: what was sent of it is given up, unless it may go on there yet.
     pub(super) async fn stays(&self, leaving: &mut Leaving<'_>) {
         drop(leaving.hold.take());
         if lock(&leaving.vm.moving).is_none() {

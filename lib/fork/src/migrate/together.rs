@@ -66,7 +66,7 @@ pub(super) struct Member<'a> {
     number: usize,
 }
 
-/// What a VM that has little left does.
+/// Next step of a VM that has little left.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Ready {
     /// Stop.
@@ -124,7 +124,7 @@ impl Member<'_> {
                 let _ = timeout(LOOK, changed).await;
                 self.ensemble.look(|_| ())
             }
-            ready => ready,
+            ready @ (Ready::Stop | Ready::Failed) => ready,
         }
     }
 
