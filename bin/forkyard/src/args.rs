@@ -124,7 +124,7 @@ pub enum Command {
     /// left running when it ended goes on.
     ///
     /// Exit codes: the command's; 128 and the number of the signal that ended it; 124 it took
-    /// longer than `--timeout`; 125 forkyard failed; 126 it cannot be run; 127 there is no such
+    /// longer than `--timeout`; 125 forkyard failed, or does not understand its options; 126 it cannot be run; 127 there is no such
     /// program.
     #[command(
         after_help = "Examples:\n  forkyard exec p-3 hostname\n  forkyard exec -it p-3 sh\n  tar c . | forkyard exec -i -w /srv p-3 tar x"

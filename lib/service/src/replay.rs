@@ -82,8 +82,9 @@ impl HttpBody for Sending {
             return Poll::Ready(Some(Ok(Frame::data(piece))));
         }
         let frame = std::task::ready!(Pin::new(&mut source.body).poll_frame(context));
-        if let Some(Ok(frame)) = &frame {
-            let mut kept = source.kept.take().unwrap_or_default();
+        if let Some(Ok(frame)) = &frame
+            && let Some(mut kept) = source.kept.take()
+        {
             let whole = frame.data_ref().is_some_and(|piece| {
                 kept.push(piece.clone());
                 let all = kept.iter().map(|piece| piece.len() as u64).sum::<u64>();

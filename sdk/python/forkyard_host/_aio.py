@@ -60,7 +60,8 @@ class AsyncForkyard:
 
     async def migrate(self, vms: Iterable[str], to: str, **more: Any) -> list[dict[str, Any]]:
         """Move VMs of this host to another as one; see Forkyard.migrate."""
-        return await on_thread(self._sync.migrate, vms, to, **more)
+        answer = await self._end.ask(_calls.migrate_together(vms, to, more))
+        return [dict(it["report"]) for it in [answer, *answer.get("together", [])]]
 
     async def substrates(self) -> list[dict[str, Any]]:
         """Every substrate that this user may activate."""
@@ -186,27 +187,27 @@ class AsyncVm(View):
 
     async def schedule(self, **settings: Any) -> dict[str, Any]:
         """Have its vCPUs scheduled on its host; see Vm.schedule."""
-        return await on_thread(self._sync.schedule, **settings)
+        return dict(await self._end.ask(_calls.schedule(self.id, settings)))
 
     async def unschedule(self) -> dict[str, Any]:
         """Let its vCPUs go; see Vm.unschedule."""
-        return await on_thread(self._sync.unschedule)
+        return dict(await self._end.ask(_calls.unschedule(self.id)))
 
     async def scheduling(self) -> dict[str, Any]:
         """State of the vCPUs that are scheduled on its host; see Vm.scheduling."""
-        return await on_thread(self._sync.scheduling)
+        return dict(await self._end.ask(_calls.scheduling(self.id)))
 
     async def make_friendly(self, *changes: str, **settings: Any) -> dict[str, Any]:
         """Have it adapt its demand; see Vm.make_friendly."""
-        return await on_thread(self._sync.make_friendly, *changes, **settings)
+        return dict(await self._end.ask(_calls.make_friendly(self.id, changes, settings)))
 
     async def end_friendly(self) -> dict[str, Any]:
         """End that; see Vm.end_friendly."""
-        return await on_thread(self._sync.end_friendly)
+        return dict(await self._end.ask(_calls.end_friendly(self.id)))
 
     async def friendly(self) -> dict[str, Any]:
         """Its state as a friendly guest; see Vm.friendly."""
-        return await on_thread(self._sync.friendly)
+        return dict(await self._end.ask(_calls.friendly(self.id)))
 
     async def boot(self) -> None:
         """Boot it again, from its own disk, once it has stopped."""

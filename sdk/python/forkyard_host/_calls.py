@@ -174,6 +174,42 @@ def migrate(vm: str, to: str, more: Mapping[str, Any]) -> Call:
     return Call("POST", of_vm(vm, "migrate"), {"to": to, **more})
 
 
+def migrate_together(vms: Iterable[str], to: str, more: Mapping[str, Any]) -> Call:
+    """Moves VMs to another host as one."""
+    first, *others = vms
+    return Call("POST", of_vm(first, "migrate"), {"to": to, "together": others, **more})
+
+
+def schedule(vm: str, settings: Mapping[str, Any]) -> Call:
+    """Has a VM's vCPUs scheduled."""
+    return Call("PUT", of_vm(vm, "sched"), dict(settings))
+
+
+def unschedule(vm: str) -> Call:
+    """Lets a VM's vCPUs go."""
+    return Call("DELETE", of_vm(vm, "sched"))
+
+
+def scheduling(vm: str) -> Call:
+    """Asks for the vCPUs that are scheduled on a VM's host."""
+    return Call("GET", of_vm(vm, "sched"))
+
+
+def make_friendly(vm: str, changes: Iterable[str], settings: Mapping[str, Any]) -> Call:
+    """Has a guest adapt its demand."""
+    return Call("PUT", of_vm(vm, "friendly"), {"changes": list(changes), **settings})
+
+
+def end_friendly(vm: str) -> Call:
+    """Ends that."""
+    return Call("DELETE", of_vm(vm, "friendly"))
+
+
+def friendly(vm: str) -> Call:
+    """Asks for a guest's state as a friendly one."""
+    return Call("GET", of_vm(vm, "friendly"))
+
+
 def act(vm: str, verb: str) -> Call:
     """Has a VM do what needs no word more: pause, resume, start, stop, independence."""
     return Call("POST", of_vm(vm, verb))

@@ -87,8 +87,7 @@ class Forkyard:
         `vms`: names or ids, 64 at most. `more`: max_gap_ms, deadline_ms, if_stuck.
         ForkyardError if they stay, or if it is not known yet whether they moved.
         """
-        first, *others = vms
-        answer = self._end.call("POST", of_vm(first, "migrate"), {"to": to, "together": others, **more})
+        answer = self._end.ask(_calls.migrate_together(vms, to, more))
         return [dict(it["report"]) for it in [answer, *answer.get("together", [])]]
 
     def substrates(self) -> list[dict[str, Any]]:
@@ -243,15 +242,15 @@ class Vm(View):
         `settings`: policy="sbco", level="observe", "place" or "enforce", parallel="yes" or "no", weight=256,
         cap (per cent of one CPU; 0 lifts it), slice_us and period_us. All scheduled VMs of a host have one policy.
         """
-        return dict(self._end.call("PUT", of_vm(self.id, "sched"), settings))
+        return dict(self._end.ask(_calls.schedule(self.id, settings)))
 
     def unschedule(self) -> dict[str, Any]:
         """Let its vCPUs go, as if they had never been scheduled; returns the state of its host."""
-        return dict(self._end.call("DELETE", of_vm(self.id, "sched")))
+        return dict(self._end.ask(_calls.unschedule(self.id)))
 
     def scheduling(self) -> dict[str, Any]:
         """State of the vCPUs that are scheduled on its host; a ForkyardError of kind not_found if none is."""
-        return dict(self._end.call("GET", of_vm(self.id, "sched")))
+        return dict(self._end.ask(_calls.scheduling(self.id)))
 
     def make_friendly(self, *changes: str, **settings: Any) -> dict[str, Any]:
         """Have it adapt its demand to what its host can give; returns its state.
@@ -259,16 +258,15 @@ class Vm(View):
         `changes`: constants such as "monitor.threshold=2". `settings`: law="quick", group="exec" or "image",
         config (text in TOML). What is absent stays as it is.
         """
-        wanted = {"changes": list(changes), **settings}
-        return dict(self._end.call("PUT", of_vm(self.id, "friendly"), wanted))
+        return dict(self._end.ask(_calls.make_friendly(self.id, changes, settings)))
 
     def end_friendly(self) -> dict[str, Any]:
         """End that: everything in it is as it was before; returns its state."""
-        return dict(self._end.call("DELETE", of_vm(self.id, "friendly")))
+        return dict(self._end.ask(_calls.end_friendly(self.id)))
 
     def friendly(self) -> dict[str, Any]:
         """Its state as a friendly guest: `friendly`, what it senses, what it does."""
-        return dict(self._end.call("GET", of_vm(self.id, "friendly")))
+        return dict(self._end.ask(_calls.friendly(self.id)))
 
     def boot(self) -> None:
         """Boot it again, from its own disk, once it has stopped."""

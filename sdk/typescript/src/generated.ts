@@ -3547,10 +3547,7 @@ export interface components {
             idle?: components["schemas"]["Idle"] | null;
             /** @description Image to boot: the name of a recipe. */
             image: string;
-            /**
-             * @description A VM, by name or id, whose family's network it joins, with that family's rights there; a network
-             *     of its own if absent.
-             */
+            /** @description VM, by name or id, whose family's network it joins, by that family's rights; a network of its own if absent. */
             join?: string | null;
             /**
              * @description A kernel of the user's own: path of a bzImage or vmlinux on the host

@@ -6,6 +6,9 @@
 //! standard output, error <------- events <-- daemon <-----+
 //! ```
 
+mod silence;
+
+use self::silence::Silence;
 use super::terminal;
 use crate::{args::Format, output};
 use anyhow::Context;
@@ -114,13 +117,16 @@ pub async fn exec(client: &Client, format: Format, command: Exec) -> anyhow::Res
         false => _ = input.send(ExecInput::Eof).await,
     }
     let mut ended = pass_signals_on(input, command.tty)?;
+    let mut silence = Silence::of(client, &command.vm);
     loop {
         let event = tokio::select! {
             event = events.next() => event?,
+            never = silence.watch() => match never {},
             // The command is hung up on with the connection.
             Some(code) = ended.recv() => return Ok(ExitCode::from(code)),
         };
         let event = event.context("the daemon closed the connection before the command ended")?;
+        silence.broken();
         if let ExecEvent::Taken(bytes) = event {
             window.add_permits(usize::try_from(bytes).unwrap_or_default());
             continue;
@@ -154,9 +160,14 @@ pub async fn attach(
     if interactive {
         pass_input_on(input, window.clone(), AtEnd::Leave);
     }
+    let mut silence = Silence::of(client, vm);
     loop {
-        let event = events.next().await?;
+        let event = tokio::select! {
+            event = events.next() => event?,
+            never = silence.watch() => match never {},
+        };
         let event = event.context("the daemon closed the connection before the command ended")?;
+        silence.broken();
         if let ExecEvent::Taken(bytes) = event {
             window.add_permits(usize::try_from(bytes).unwrap_or_default());
             continue;

@@ -1,0 +1,62 @@
+//! Why a command says nothing: its VM may not answer any more.
+
+use crate::output;
+use forkyard_client::{Client, of_vm};
+use forkyard_types::VmView;
+use hyper::Method;
+use std::{convert::Infallible, time::Duration};
+use tokio::time::{Instant, sleep_until};
+
+/// Time without a word of the command after which its VM is looked at.
+const QUIET: Duration = Duration::from_secs(10);
+/// Between two looks.
+const LOOK: Duration = Duration::from_secs(5);
+
+/// Watch over a VM while a command in it says nothing.
+pub struct Silence<'a> {
+    client: &'a Client,
+    vm: &'a str,
+    due: Instant,
+    told: bool,
+}
+
+impl<'a> Silence<'a> {
+    /// Begins to watch.
+    pub fn of(client: &'a Client, vm: &'a str) -> Self {
+        let due = Instant::now() + QUIET;
+        Self {
+            client,
+            vm,
+            due,
+            told: false,
+        }
+    }
+
+    /// Notes that the command has said something.
+    pub fn broken(&mut self) {
+        self.due = Instant::now() + QUIET;
+        self.told = false;
+    }
+
+    /// Tells on standard error that the VM does not answer, and when it does again. Cancel-safe.
+    pub async fn watch(&mut self) -> Infallible {
+        loop {
+            sleep_until(self.due).await;
+            let path = of_vm(self.vm, "");
+            let seen = self.client.call::<VmView>(Method::GET, &path).await;
+            // A daemon that is not there is told of by the command's own connection.
+            let silence = seen.ok().and_then(|vm| vm.silence);
+            self.due = Instant::now() + LOOK;
+            match (&silence, self.told) {
+                (Some(why), false) => tell!(
+                    "forkyard: {} does not answer: {}; the command is waited for. Ctrl-C twice gives it up",
+                    self.vm,
+                    output::line(why)
+                ),
+                (None, true) => tell!("forkyard: {} answers again", self.vm),
+                (Some(_), true) | (None, false) => {}
+            }
+            self.told = silence.is_some();
+        }
+    }
+}
