@@ -1,4 +1,4 @@
-//! Why a command says nothing: its VM may not answer any more.
+//! Words on standard error for a user whose command says nothing: its VM may not answer any more.
 
 use crate::output;
 use forkyard_client::{Client, of_vm};
