@@ -20,7 +20,7 @@ use crate::{
     vm::{Vm, lock},
     volumes::Blockd,
 };
-use forkyard_capture::{HostAddr, Pages, Region, count};
+use forkyard_capture::{CaptureError, HostAddr, Pages, Region, count};
 use forkyard_disk::QemuImg;
 use forkyard_events::Broadcast;
 use forkyard_network::Networks;
@@ -293,7 +293,11 @@ impl Host {
         let vm = self.vm(vm)?;
         let record = vm.record();
         let private_pages = match vm.body() {
-            Ok(body) => self.private_pages(&*body.machine).await?,
+            Ok(body) => match self.private_pages(&*body.machine).await {
+                // It has ended since, which is noted in a moment.
+                Err(HostError::Capture(CaptureError::Gone { .. })) => PageCount(0),
+                counted => counted?,
+            },
             Err(_) => PageCount(0),
         };
         let memory_image = match record.memory_image {
