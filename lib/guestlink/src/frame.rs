@@ -75,8 +75,8 @@ pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, EncodeError> {
     Ok(frame)
 }
 
-/// Appends to a vector, slices as a whole: `postcard::to_extend` takes them byte by byte, which
-/// cost an emulated guest a third of its time for a copy of a file.
+/// Appends to a vector, slices as a whole: `postcard::to_extend` takes them byte by byte, which a
+/// compiler that optimises for size may leave so: 0.27 s for 64 MiB in an emulated guest.
 struct Copied(Vec<u8>);
 
 impl Flavor for Copied {
