@@ -169,7 +169,7 @@ pub enum Command {
     Down(Down),
     /// Show what the VMs of a family may reach, or say it anew while they run.
     ///
-    /// What is said replaces what was said before, in the words of `run`. Connections to what may be
+    /// Rules given here replace those before, in the words of `run`. Connections to what may be
     /// reached no more end; others go on. Of a family on several hosts, those of this VM's host are meant.
     #[command(
         after_help = "Examples:\n  forkyard egress p\n  forkyard egress p --allow 192.0.2.0/24:443 --allow 198.51.100.7\n  forkyard egress p --net nat --deny 203.0.113.0/24\n  forkyard egress p --net none"

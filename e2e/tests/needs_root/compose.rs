@@ -83,6 +83,12 @@ fn members_of_a_file_find_each_other_by_name_and_begin_in_order() {
         word(&host).as_deref() == Some("hello")
     });
 
+    // As if `up` had been killed before it had begun that: the next one does.
+    host.sh("mix-user", "rm /run/forkyard-up /root/word");
+    let again: IsUp = host.json(["up", file]);
+    assert!(again.members.values().all(|member| !member.made));
+    assert_eq!(host.sh("mix-user", "cat /root/word"), "hello");
+
     // A port that is taken refuses a VM, and leaves those that are there as they were.
     let words = ["run", "tiny", "--join", "mix-web", "--name", "late"];
     let taken = [&words[..], &["--publish", "127.0.0.1:18080:1"]].concat();

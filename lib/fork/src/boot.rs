@@ -206,7 +206,7 @@ impl Host {
         let network = network_of(family.number)?;
         let uid = self.registry().take_uid()?;
         let id = VmId::random();
-        let member = self.take_place(family.id)?;
+        let (member, place) = self.take_place(family.id)?;
         let record = VmRecord {
             id,
             name: request
@@ -247,6 +247,7 @@ impl Host {
             cpu,
         };
         self.store.put_vm(&record)?;
+        drop(place);
         uid.keep();
         self.registry().occupy(&record);
         let life = Life::Starting {

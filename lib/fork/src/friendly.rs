@@ -6,7 +6,7 @@
 //!    +-- the same ---------------------------+--> set constants --> start
 //! ```
 //!
-//! It lives in memory there, in Forkyard's own folder, and in a group of its own among those that
+//! The program lives in memory there, in Forkyard's own folder, and in a group of its own among those that
 //! stand still while the VM is forked: a clone has it as it has everything else that runs.
 //! A step that fails leaves those before it done. Each may be done again.
 

@@ -1,11 +1,11 @@
 //! VMs that join a family's network beside its founder and their clones: each has a system of its
 //! own, is booted or woken of a substrate, and boots again by itself.
 
-use crate::{Host, HostError};
+use crate::{Host, HostError, quota::Places};
 use forkyard_network::{Ports, Subnet};
 use forkyard_store::{FamilyRecord, VmRecord};
 use forkyard_types::{FamilyId, Member, NetworkPolicy, Publish};
-use std::{collections::BTreeSet, net::Ipv4Addr};
+use std::net::Ipv4Addr;
 
 /// Refuses rights for one that joins: they are its family's.
 pub(crate) fn check(network: &NetworkPolicy, max_clones: Option<u16>) -> Result<(), HostError> {
@@ -33,14 +33,14 @@ impl Host {
         })
     }
 
-    /// Takes the next place of a family that its founder, or one that joins, may have.
-    pub(crate) fn take_place(&self, family: FamilyId) -> Result<Member, HostError> {
-        let taken = BTreeSet::new();
-        let members = self
-            .store
-            .take_members(family, 1, Subnet::MEMBERS, &taken)?;
+    /// Takes the next place of a family for its founder, or one that joins, that no fork under way
+    /// has. The second is held until the VM is recorded.
+    pub(crate) fn take_place(&self, family: FamilyId) -> Result<(Member, Places), HostError> {
+        // It is no clone: no limit applies.
+        let mut place = self.quotas.take(family, 1, None, || 0)?;
+        let members = self.take_members(family, &mut place)?;
         let no_place = || HostError::Invalid("the family has no place left".into());
-        members.into_iter().next().ok_or_else(no_place)
+        Ok((members.into_iter().next().ok_or_else(no_place)?, place))
     }
 
     /// Has ports of the host lead to a VM that joins.

@@ -37,15 +37,19 @@ use std::{
 };
 use tokio::{
     task::JoinSet,
-    time::{Instant, timeout},
+    time::{Instant, sleep, timeout},
 };
 
 /// VMs that are made at a time.
 const AT_ONCE: usize = 8;
 /// Advice on what was made when `up` ends early.
 const STAYS: &str = "what was made stays: `forkyard up` again goes on, `forkyard down` removes it";
+/// File in a member that has its files and whose command has begun since it booted.
+const BEGUN: &str = "/run/forkyard-up";
 /// Mark of the lines of `/etc/hosts` that are `up`'s.
 const MARK: &str = "# forkyard up";
+/// Between two looks at a VM that boots.
+const LOOK: Duration = Duration::from_millis(200);
 /// Most of what a test says that is told.
 const SAID: usize = 2 << 10;
 
@@ -91,7 +95,7 @@ struct MemberUp {
 struct Is {
     vm: VmView,
     made: bool,
-    /// True if its command is to begin.
+    /// True if files are to be copied into it and its command is to begin.
     idle: bool,
 }
 
@@ -178,7 +182,7 @@ impl Upping<'_> {
     async fn up(&self) -> anyhow::Result<IsUp> {
         let there = self.make().await?;
         self.acquaint(&there).await?;
-        for (name, is) in there.iter().filter(|(_, is)| is.made) {
+        for (name, is) in there.iter().filter(|(_, is)| is.idle) {
             self.bar.set_message(format!("{name}: files are copied in"));
             for (from, to) in &self.member(name).copy {
                 let from = self.folder.join(from);
@@ -247,7 +251,15 @@ impl Upping<'_> {
     }
 
     /// Starts a member's VM that has stopped, or resumes one that is paused.
-    async fn awake(&self, vm: VmView) -> anyhow::Result<Is> {
+    async fn awake(&self, mut vm: VmView) -> anyhow::Result<Is> {
+        // Begun by an `up` that ended meanwhile.
+        while vm.state == VmState::Starting {
+            sleep(LOOK).await;
+            vm = self
+                .client
+                .call(Method::GET, &of_vm(vm.id.as_str(), ""))
+                .await?;
+        }
         let (what, idle) = match vm.state {
             VmState::Stopped => ("start", true),
             VmState::Paused => ("resume", false),
@@ -256,15 +268,17 @@ impl Upping<'_> {
             | VmState::Running
             | VmState::Ending
             | VmState::Checkpoint => {
+                let idle = !begin::has_begun(self.client, &vm).await?;
                 return Ok(Is {
                     vm,
                     made: false,
-                    idle: false,
+                    idle,
                 });
             }
         };
         let path = of_vm(vm.id.as_str(), what);
-        let vm = self.client.call(Method::POST, &path).await?;
+        let vm: VmView = self.client.call(Method::POST, &path).await?;
+        let idle = idle || !begin::has_begun(self.client, &vm).await?;
         Ok(Is {
             vm,
             made: false,

@@ -29,7 +29,7 @@ pub struct Build {
     #[arg(short, long, value_name = "NAME")]
     pub tag: Option<ImageName>,
     /// Value of an ARG of the Dockerfile, which may be said several times; without =VALUE that of our environment.
-    /// It can be read in the image's history: no place for secrets.
+    /// No place for secrets: the image's history shows it.
     #[arg(long, value_name = "NAME[=VALUE]", value_parser = build_arg)]
     pub build_arg: Vec<(String, String)>,
     /// Have each VM start the image's entry point when it boots.

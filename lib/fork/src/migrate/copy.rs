@@ -1,6 +1,6 @@
 //! A checkpoint of the instant at which a VM left, kept on the host that it leaves.
 //!
-//! It is recorded once the VM goes on elsewhere and before anything of it is ended here, for it lies
+//! The copy is recorded once the VM goes on elsewhere and before anything of it is ended here, for it lies
 //! over its slices; its memory is written to disk after that. A daemon that dies meanwhile leaves
 //! a record that the next one erases.
 

@@ -6,6 +6,7 @@ use crate::{
     blocking::blocking,
     clone::{Asked, Origin},
     fork::{Wanted, assign, micros},
+    quota::Places,
     remote::Far,
     snapshot::{Assigned, Disk, Layout, Original, Snapshot, WarmShell},
     terms::NewTerms,
@@ -265,8 +266,8 @@ impl Host {
         shell: Option<WarmShell>,
     ) -> Result<(VmView, ForkReport), HostError> {
         let subnet = network_of(family.number)?;
-        let member = match self.connect_founder(source.founders, family, subnet).await {
-            Ok(member) => member,
+        let (member, _place) = match self.connect_founder(source.founders, family, subnet).await {
+            Ok(place) => place,
             Err(error) => {
                 self.end_shells(shell.into_iter().collect()).await;
                 return Err(error);
@@ -276,7 +277,7 @@ impl Host {
             .found_at(source, (family, subnet, member), name, shell)
             .await;
         if made.is_err() && source.founders.join.is_some() {
-            let to = place(subnet, member);
+            let to = ip_of(subnet, member);
             if let Err(error) = self.network.unpublish(family.id, to, &[]).await {
                 tracing::warn!(error = &error as &dyn std::error::Error, "ports not closed");
             }
@@ -292,7 +293,7 @@ impl Host {
         name: VmName,
         shell: Option<WarmShell>,
     ) -> Result<(VmView, ForkReport), HostError> {
-        let to = place(subnet, member);
+        let to = ip_of(subnet, member);
         let snapshot = Snapshot {
             layout: source.of.layout(family, name, subnet, source.founders),
             devices: source.of.devices.clone(),
@@ -364,15 +365,15 @@ impl Host {
         founders: &Founders,
         family: &FamilyRecord,
         subnet: Subnet,
-    ) -> Result<Member, HostError> {
+    ) -> Result<(Member, Places), HostError> {
         let policy = &founders.network;
         let ports = self.network.take_ports(&policy.publish)?;
-        let member = self.take_place(family.id)?;
+        let (member, place) = self.take_place(family.id)?;
         if founders.join.is_some() {
-            let to = place(subnet, member);
+            let to = ip_of(subnet, member);
             self.open_ports(family.id, to, &policy.publish, ports)
                 .await?;
-            return Ok(member);
+            return Ok((member, place));
         }
         // Ports are the VM's own.
         let of_family = NetworkPolicy {
@@ -383,7 +384,7 @@ impl Host {
         self.network
             .create_family(family.id, subnet, policy, Some(ports))
             .await?;
-        Ok(member)
+        Ok((member, place))
     }
 
     /// Gives a VM that was ready what its record says of those that are made now.
@@ -414,7 +415,7 @@ impl Host {
 }
 
 /// Address of a place on a family's network.
-fn place(subnet: Subnet, member: Member) -> Ipv4Addr {
+fn ip_of(subnet: Subnet, member: Member) -> Ipv4Addr {
     let address = subnet.address(member);
     address.unwrap_or_else(|| subnet.founder()).ip
 }

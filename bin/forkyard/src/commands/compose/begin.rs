@@ -1,26 +1,18 @@
 //! Commands of members, and the tests that they are well.
 
-use super::{Is, SAID};
+use super::{BEGUN, Is, SAID};
 use anyhow::{Context as _, bail};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use forkyard_client::{Client, ClientError};
+use forkyard_client::{Client, ClientError, of_files};
 use forkyard_compose::{Health, Member, Pulse, Verdict};
-use forkyard_types::{ExecEvent, ExecRequest, ExitStatus};
+use forkyard_types::{ErrorKind, ExecEvent, ExecRequest, ExitStatus, FilesWritten, VmView};
 use tokio::time::{Instant, sleep};
 
 /// Begins a member's command and waits until it is well.
 pub async fn become_well(client: &Client, member: &Member, is: &Is) -> anyhow::Result<()> {
     let vm = is.vm.id.as_str();
-    if let Some(command) = member.command.clone().filter(|_| is.idle) {
-        let request = ExecRequest {
-            detach: true,
-            tag: Some("command".to_owned()),
-            ..command_of(command)
-        };
-        let ran = run_in(client, vm, &request).await?;
-        if let Ran::NotStarted(why) = ran {
-            bail!("its command does not start: {why}");
-        }
+    if is.idle {
+        begin(client, vm, member).await?;
     }
     let Some(health) = &member.health else {
         return Ok(());
@@ -33,6 +25,35 @@ pub async fn become_well(client: &Client, member: &Member, is: &Is) -> anyhow::R
             Verdict::Again(after) => sleep(after).await,
             Verdict::Sick => bail!("it is not well: {} {said}", health.test.join(" ")),
         }
+    }
+}
+
+/// Begins a member's command, and notes in the member that it has.
+async fn begin(client: &Client, vm: &str, member: &Member) -> anyhow::Result<()> {
+    if let Some(command) = member.command.clone() {
+        let request = ExecRequest {
+            detach: true,
+            tag: Some("command".to_owned()),
+            ..command_of(command)
+        };
+        let ran = run_in(client, vm, &request).await?;
+        if let Ran::NotStarted(why) = ran {
+            bail!("its command does not start: {why}");
+        }
+    }
+    let noted = of_files(vm, "files", &[("path", BEGUN), ("parents", "true")]);
+    let written = client.upload::<FilesWritten>(&noted, Some(0), &b""[..], |_| {});
+    written.await.with_context(|| BEGUN)?;
+    Ok(())
+}
+
+/// Tells whether a member's command has begun since it booted.
+pub async fn has_begun(client: &Client, vm: &VmView) -> anyhow::Result<bool> {
+    let noted = of_files(vm.id.as_str(), "files", &[("path", BEGUN)]);
+    match client.disk(&noted).await {
+        Ok(_) => Ok(true),
+        Err(ClientError::Refused(error)) if error.kind == ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(error.into()),
     }
 }
 
