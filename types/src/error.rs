@@ -1,6 +1,7 @@
 //! Errors as the API tells of them.
 
 use serde::{Deserialize, Serialize};
+use std::error::Error;
 
 /// Reason why a request was refused or failed, in a form a program can branch on.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -39,4 +40,28 @@ pub struct ApiError {
     /// Advice to the user.
     #[serde(default)]
     pub hint: Option<String>,
+}
+
+impl ApiError {
+    /// Tells of an error: the whole chain of causes in one line. Where the cause is what another host
+    /// answered, the advice is that host's, which knows best.
+    pub fn of(error: &(dyn Error + 'static), kind: ErrorKind, hint: Option<&str>) -> Self {
+        let mut message = error.to_string();
+        let mut cause = error.source();
+        while let Some(error) = cause {
+            let text = error.to_string();
+            if !message.ends_with(&text) {
+                message = format!("{message}: {text}");
+            }
+            cause = error.source();
+        }
+        let told = error
+            .source()
+            .and_then(|cause| cause.downcast_ref::<Self>());
+        Self {
+            kind,
+            message,
+            hint: told.map_or_else(|| hint.map(str::to_owned), |told| told.hint.clone()),
+        }
+    }
 }

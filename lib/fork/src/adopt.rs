@@ -1,15 +1,12 @@
 //! Adoption of the state an earlier daemon left: running VMs are taken over,
 //! half-made ones are undone.
 
-use crate::{
-    Host, HostError, commit,
-    life::{Body, Life},
-    vm::{Vm, address, lock, network_of},
-};
+use crate::{Host, HostError, commit, network_of};
 use forkyard_guestlink::{Guest, LinkError};
 use forkyard_network::Ports;
 use forkyard_store::{Moving, VmRecord};
 use forkyard_types::{Member, NetworkPolicy, VmId, VmState};
+use forkyard_vm::{Body, Life, Vm, address, lock};
 use forkyard_vmm::{RunState, VmmErrorKind};
 use futures::future::join_all;
 use std::{
@@ -201,7 +198,7 @@ impl Host {
         tokio::spawn(async move {
             tokio::time::sleep(AGAIN).await;
             let Some(host) = host.upgrade() else { return };
-            let _turn = vm.turn.lock().await;
+            let _turn = vm.turn().await;
             let current = host.registry().get(vm.id);
             if !current.is_some_and(|current| Arc::ptr_eq(&current, &vm)) {
                 return;
@@ -222,7 +219,7 @@ impl Host {
             serde_json::from_str(machine).map_err(|e| HostError::Invalid(e.to_string()))?;
         let machine = self.engine.adopt(machine).await?;
         self.network
-            .admit(&[(record.id, crate::vm::address(network, record))])
+            .admit(&[(record.id, forkyard_vm::address(network, record))])
             .await?;
         // It may have been paused, or the daemon died in the middle of a fork,
         // with the guest holding still and its vCPUs stopped.

@@ -11,13 +11,10 @@
 //! A clone has no boot of its own: its memory began with its parent's instant, and
 //! what it had there is gone with its QEMU.
 
-use crate::{
-    Host, HostError,
-    life::Life,
-    vm::{Vm, lock},
-};
+use crate::{Host, HostError};
 use forkyard_network::Ports;
 use forkyard_types::{Epoch, Member, NetworkPolicy, VmState, VmView};
+use forkyard_vm::{Life, Vm, VmError, lock};
 use forkyard_vmm::{Cause, console};
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -49,16 +46,16 @@ impl Host {
         let _one = vm.sleep.lock().await;
         let asleep = lock(&vm.terms).asleep;
         if asleep && vm.is_paused() {
-            self.unpause(&vm).await?;
+            vm.unpause(&self.store).await?;
         }
-        let turn = vm.turn.lock().await;
+        let turn = vm.turn().await;
         // It may have been removed while its turn was waited for.
         if self.registry().get(vm.id).is_none() {
             let name = vm.name().to_string();
-            return Err(HostError::NoSuchVm { name });
+            return Err(HostError::Vm(VmError::Unknown { name }));
         }
         if vm.is_paused() {
-            return Err(HostError::Paused { vm: vm.name() });
+            return Err(HostError::Vm(VmError::Paused { vm: vm.name() }));
         }
         if !vm.is_running() {
             self.boot_again(&vm).await?;

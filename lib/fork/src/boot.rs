@@ -1,12 +1,6 @@
 //! Booting a VM: the founder of a family, or one that [joins](crate::joining) it.
 
-use crate::{
-    Host, HostError,
-    bases::Base,
-    life::{Body, Life},
-    terms::NewTerms,
-    vm::{Vm, network_of},
-};
+use crate::{Host, HostError, bases::Base, network_of, terms::NewTerms};
 use forkyard_disk::{Backing, Format};
 use forkyard_guestlink::{Guest, Identify, LinkError};
 use forkyard_network::Ports;
@@ -15,6 +9,7 @@ use forkyard_types::{
     ByteCount, DataVolume, Epoch, GuestCpu, Member, NetworkPolicy, RootVolume, RunRequest, VmId,
     VmName, VmState, VmView, VolumeUse,
 };
+use forkyard_vm::{Body, Life, Vm};
 use forkyard_vmm::{Accel, BootSpec, Kernel, Owner, Probe, Verdict, console};
 use std::{path::PathBuf, sync::Arc};
 use tokio::sync::mpsc;
@@ -264,7 +259,7 @@ impl Host {
     #[instrument(skip_all, fields(vm = %founded.vm.name()))]
     pub(crate) async fn boot(&self, founded: Founded) -> Result<(), HostError> {
         let vm = founded.vm.clone();
-        let turn = vm.turn.lock().await;
+        let turn = vm.turn().await;
         let booted = self.boot_first(founded).await;
         if booted.is_err() {
             drop(vm.take_body());
@@ -325,7 +320,7 @@ impl Host {
     ) -> Result<(), HostError> {
         self.begin_writer(vm).await?;
         let record = vm.record();
-        let address = crate::vm::address(vm.network, &record);
+        let address = forkyard_vm::address(vm.network, &record);
         self.network.admit(&[(record.id, address)]).await?;
         let kernel = Kernel {
             image: kernel,

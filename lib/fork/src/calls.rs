@@ -14,15 +14,15 @@ use crate::{
     bounds::{BoundReached, Rated},
     clone::Asked,
     quota::Asker,
-    requests::Outcome,
+    requests::{Outcome, Requests},
     ticket::{Begun, Grant, Killed, Promise, lay_out},
-    vm::{Vm, lock},
 };
 use forkyard_guestlink::{Answer, Ask, CallId, CloneEnd, Request};
 use forkyard_types::{
     ApiError, ErrorKind, ForkId, ForkMode, RequestId, Ticket, TicketClone, TicketId, TicketKind,
     VmId,
 };
+use forkyard_vm::{Vm, lock};
 use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc};
 
@@ -68,7 +68,7 @@ impl Host {
     async fn answer(&self, vm: &Arc<Vm>, request: Request) -> Outcome {
         // The sender is the host itself: it does not go meanwhile.
         let _ = self.settled.subscribe().wait_for(|settled| *settled).await;
-        let outcome = vm.requests.outcome(request.id);
+        let outcome = vm.attached::<Requests>().outcome(request.id);
         let carried_out = outcome.get_or_init(|| self.carry_out(vm, request));
         carried_out.await.clone()
     }
@@ -217,7 +217,7 @@ impl Host {
             watch: None,
             mode: ForkMode::Fast,
             scrub: vm.record().secrets,
-            home: Some(crate::vm::address(vm.network, &vm.record()).ip),
+            home: Some(forkyard_vm::address(vm.network, &vm.record()).ip),
             far,
         };
         let outcome = async {

@@ -9,19 +9,18 @@ use crate::{
     Host, HostError,
     clone::{Asked, Origin},
     fork::{Forked, Wanted, micros},
-    life::Life,
+    generation::Generation,
     progress::Going,
     quota::Places,
-    registry::Uid,
     snapshot::{Snapshot, Taken},
     telemetry::Counted,
-    vm::Vm,
 };
 use forkyard_store::VmRecord;
 use forkyard_types::{
     CheckpointRequest, ForkId, ForkPhase, ForkReport, Member, RequestId, VmId, VmName, VmState,
     VmView, VolumeUse,
 };
+use forkyard_vm::{Life, Uid, Vm};
 use std::{sync::Arc, time::Instant};
 use tracing::{Instrument as _, Span, debug_span, instrument};
 
@@ -63,7 +62,9 @@ impl Host {
         let mut turn = parent.turn_to_fork().await;
         let body = parent.body()?;
         let keeping = self.keeping(parent, request.name)?;
-        let generation = self.generation(parent, &body, turn.next.take()).await?;
+        let generation = self
+            .generation(parent, &body, turn.take::<Generation>())
+            .await?;
         let (_, spare, rest) = generation.split(0);
         let taken = self
             .take_snapshot(parent, &body, (fork, request.mode), rest, &[], &mut report)
@@ -203,7 +204,7 @@ impl Host {
         Span::current().record("fork", tracing::field::display(id));
         let counted = Counted::begin(wanted.len());
         let mut report = ForkReport::default();
-        let turn = asleep.turn.lock().await;
+        let turn = asleep.turn().await;
         let record = asleep.record();
         // It may have been dropped while this waited for its turn.
         self.vm(asleep.id.as_str())?;

@@ -3,18 +3,17 @@
 use crate::{
     Host, HostError,
     fork::Wanted,
-    life::{Body, Life},
     progress::Going,
     remote::Far,
     snapshot::{Original, Snapshot, WarmShell},
     ticket::Denied,
-    vm::Vm,
 };
 use forkyard_guestlink::{Cloned, Identify, LinkError};
 use forkyard_store::{Birth, StoreError, VmRecord};
 use forkyard_types::{
     Address, Epoch, ForkId, ForkMode, Identity, RequestId, Route, VmName, VmState,
 };
+use forkyard_vm::{Body, Life, Vm};
 use std::{
     net::Ipv4Addr,
     sync::Arc,
@@ -98,7 +97,7 @@ impl Host {
                 true => self.name_founder(&mut record, of)?,
                 false => self.name_clone(&mut record, of)?,
             }
-            let address = crate::vm::address(network, &record);
+            let address = forkyard_vm::address(network, &record);
             let own = network
                 .address(of.member)
                 .unwrap_or_else(|| network.founder());

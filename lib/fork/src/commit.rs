@@ -11,13 +11,14 @@
 //! | the disk cannot be read or scrubbed | the checkpoint is removed; no image |
 //! | the daemon dies | the next one removes the checkpoint, and what the image was to be |
 
-use crate::{Host, HostError, blocking::blocking, vm::Vm};
+use crate::{Host, HostError, blocking::blocking};
 use forkyard_guestlink::{Command, ExecOut};
 use forkyard_recipe::Scrub;
 use forkyard_types::{
     CheckpointRequest, ExitStatus, ExportFormat, GuestImage, ImageCommitRequest, ImageName,
     SubstrateKind, VmId, VmName, VmState,
 };
+use forkyard_vm::{Vm, VmError};
 use std::sync::Arc;
 use tokio::time::timeout;
 use tracing::instrument;
@@ -59,10 +60,10 @@ impl Host {
             }
             VmState::Paused => Some(self.keep_for_now(&vm).await?),
             state @ (VmState::Starting | VmState::Warm | VmState::Ending) => {
-                return Err(HostError::NotRunning {
+                return Err(HostError::Vm(VmError::NotRunning {
                     vm: vm.name(),
                     state,
-                });
+                }));
             }
         };
         let from = passing.as_ref().unwrap_or(&vm);

@@ -14,18 +14,6 @@ pub enum Said {
 }
 
 impl Host {
-    /// Types on a VM's console; waits while its guest does not read. Cancel-safe:
-    /// all is typed or nothing.
-    pub async fn type_in(&self, vm: &str, typed: Vec<u8>) -> Result<(), HostError> {
-        let vm = self.vm(vm)?;
-        let _in_use = self.used(&vm).await?;
-        let body = vm.body()?;
-        match body.machine.console().write(typed).await {
-            true => Ok(()),
-            false => Err(HostError::NoConsole { vm: vm.name() }),
-        }
-    }
-
     /// Follows the console output of a VM's guest from now on. Cancel-safe.
     pub async fn listen(&self, vm: &str) -> Result<Following, HostError> {
         let body = self.vm(vm)?.body()?;

@@ -3,7 +3,7 @@
 //! Whatever is ours by its name or place, and belongs to no VM that is
 //! recorded, was left behind. Things of others are never touched.
 
-use crate::{Host, HostError, volumes::LeftVolume};
+use crate::{Host, HostError, generation::Generation, noted::kept_image, volumes::LeftVolume};
 use forkyard_network::Link;
 use forkyard_store::VmRecord;
 use forkyard_types::{Diagnosis, ImageId, Leftover, VmId};
@@ -222,8 +222,8 @@ impl Host {
         let mut next = Next::default();
         let vms = self.registry().all();
         for vm in vms {
-            next.images.extend(vm.notes().kept());
-            if let Some(generation) = &vm.turn.lock().await.next {
+            next.images.extend(kept_image(&vm));
+            if let Some(generation) = vm.turn().await.left::<Generation>() {
                 next.images.insert(generation.image);
                 next.files.extend(generation.files());
             }

@@ -8,8 +8,9 @@
 //! A daemon that dies midway leaves the record, which the next one puts in force. A guest that could
 //! not be told has the rules all the same, and learns of its way out when it boots or asks by DHCP.
 
-use crate::{Host, HostError, vm::Vm};
+use crate::{Host, HostError};
 use forkyard_types::{Allow, Destination, EgressRequest, NetworkPolicy, Route, WayOut};
+use forkyard_vm::Vm;
 use futures::future::join_all;
 use std::{error::Error, sync::Arc};
 
@@ -60,7 +61,7 @@ impl Host {
         let mut members = self.registry().all();
         members.retain(|it| it.is_running() && it.record().family == family);
         let told = members.iter().map(async |member| {
-            let _turn = member.turn.lock().await;
+            let _turn = member.turn().await;
             (member, self.tell_route(member, route).await)
         });
         let mut outcome = Ok(());

@@ -3,13 +3,13 @@
 use crate::{
     Host, HostError,
     again::{self, Ended},
-    life::{Body, Life},
+    generation::Generation,
     restart,
-    vm::Vm,
 };
 use forkyard_guestlink::{CallId, Command, Request};
 use forkyard_store::VmRecord;
 use forkyard_types::{FamilyId, VmState, VmView, VolumeUse};
+use forkyard_vm::{Body, Life, Vm};
 use forkyard_vmm::{Cause, MachineRecord};
 use std::{fs, path::Path, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
@@ -46,8 +46,8 @@ impl Host {
 
     /// Watches over a machine, for as long as it is connected to.
     pub(crate) fn watch_body(&self, vm: &Arc<Vm>, body: &Arc<Body>) {
-        self.watch_for_stops(vm, body);
-        self.watch_agent(vm, body);
+        vm.watch_for_stops(body);
+        vm.watch_agent(body, self.options.patience);
         self.watch_link(vm, body);
     }
 
@@ -65,7 +65,7 @@ impl Host {
     }
 
     pub(crate) async fn power_off(&self, vm: &Arc<Vm>) -> Result<(), HostError> {
-        self.unpause(vm).await?;
+        vm.unpause(&self.store).await?;
         let body = vm.body()?;
         let exited = body.machine.exited();
         body.note_stopping();
@@ -109,12 +109,12 @@ impl Host {
         if vm.ephemeral {
             return self.end(vm, None).await;
         }
-        let mut turn = vm.turn.lock().await;
+        let mut turn = vm.turn().await;
         if self.registry().get(vm.id).is_none() || !vm.is_running() {
             return;
         }
         self.note_loss(vm).await;
-        if let Some(generation) = turn.next.take() {
+        if let Some(generation) = turn.take::<Generation>() {
             self.discard(vm, generation).await;
         }
         let ended = self.how_it_ended(vm, cause).await;
@@ -161,14 +161,14 @@ impl Host {
     }
 
     pub(crate) async fn end_alone(&self, vm: &Arc<Vm>, status: Option<u8>) {
-        let mut turn = vm.turn.lock().await;
+        let mut turn = vm.turn().await;
         if self.registry().get(vm.id).is_none() {
             return;
         }
         let record = vm.record();
         // A daemon that takes over in the middle of this removes the rest.
         self.note_ending(&record);
-        if let Some(generation) = turn.next.take() {
+        if let Some(generation) = turn.take::<Generation>() {
             self.discard(vm, generation).await;
         }
         self.end_body(vm).await;
@@ -203,7 +203,7 @@ impl Host {
             tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "QEMU not ended");
         }
         self.end_writer(&vm.record()).await;
-        let kept = vm.notes().begin(None);
+        let kept = crate::noted::forget_image(vm);
         if let Some(image) = kept {
             self.retire(image).await;
         }

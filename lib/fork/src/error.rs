@@ -3,9 +3,8 @@
 mod hint;
 
 use crate::{
-    bounds::BoundReached, friendly::FriendlyError, ports::PortError, quota::QuotaReached,
-    sessions::SessionError, snapshot::OtherAgent, substrate::SubstrateError, ticket::Denied,
-    volumes::VolumeError,
+    bounds::BoundReached, friendly::FriendlyError, quota::QuotaReached, snapshot::OtherAgent,
+    substrate::SubstrateError, ticket::Denied, volumes::VolumeError,
 };
 use forkyard_capture::CaptureError;
 use forkyard_disk::DiskError;
@@ -16,9 +15,9 @@ use forkyard_pager::PagerError;
 use forkyard_recipe::{BuildError, ImportError, RecipeError};
 use forkyard_store::StoreError;
 use forkyard_types::{ApiError, ErrorKind, PageCount, ShareId, Transport, VmId, VmName, VmState};
-use forkyard_vmm::{VmmError, VmmErrorKind};
+use forkyard_vm::{VmError, of_engine, of_link, of_records};
+use forkyard_vmm::VmmError;
 use std::{
-    error::Error,
     io,
     path::{Path, PathBuf},
 };
@@ -30,26 +29,15 @@ pub enum HostError {
     /// The request makes no sense.
     #[error("{0}")]
     Invalid(String),
-    /// A guest could not read or write a file.
-    #[error("{said}")]
-    Files {
-        /// Kind of failure.
-        kind: ErrorKind,
-        /// Message of the guest.
-        said: String,
-    },
-    /// No VM of that name or id.
-    #[error("there is no VM {name:?}")]
-    NoSuchVm {
-        /// Requested name.
-        name: String,
-    },
     /// No guest of the family took such a checkpoint, or it was dropped.
     #[error("this family's guests have no checkpoint {id}")]
     NoSuchCheckpoint {
         /// Requested id.
         id: VmId,
     },
+    /// A VM could not do what it was asked.
+    #[error(transparent)]
+    Vm(#[from] VmError),
     /// No recipe of that name.
     #[error("there is no image {name:?}")]
     NoSuchImage {
@@ -83,14 +71,6 @@ pub enum HostError {
     /// An image could not be imported.
     #[error("the image could not be imported")]
     Import(#[from] ImportError),
-    /// The VM is not in a state for it.
-    #[error("{vm} is {state}, not running")]
-    NotRunning {
-        /// The VM.
-        vm: VmName,
-        /// State of the VM.
-        state: VmState,
-    },
     /// Only a VM that has stopped can be started.
     #[error("{vm} is {state:?}, not stopped")]
     NotStopped {
@@ -138,27 +118,6 @@ pub enum HostError {
         "this host cannot note which pages of a VM are written, as a live fork needs (Linux 6.7)"
     )]
     NotNoted,
-    /// The VM stands still.
-    #[error("{vm} is paused")]
-    Paused {
-        /// The VM.
-        vm: VmName,
-    },
-    /// The VM runs, as far as is known, and its QEMU does not answer.
-    #[error("{vm} does not answer: {why}")]
-    Silent {
-        /// The VM.
-        vm: VmName,
-        /// Operation that was tried.
-        why: String,
-    },
-    /// The VM's console accepts no input: it was lost when the VM was taken
-    /// over.
-    #[error("the console of {vm} cannot be reached")]
-    NoConsole {
-        /// The VM.
-        vm: VmName,
-    },
     /// An image is in use.
     #[error("image {name:?} is in use by {vm}")]
     ImageInUse {
@@ -223,12 +182,6 @@ pub enum HostError {
     /// Something cannot be done with a substrate.
     #[error(transparent)]
     Substrate(#[from] SubstrateError),
-    /// A port of a guest cannot be connected to.
-    #[error(transparent)]
-    Port(#[from] PortError),
-    /// A command that a guest keeps cannot be reached.
-    #[error(transparent)]
-    Session(#[from] SessionError),
     /// The agent in a checkpoint's memory is of another version.
     #[error(transparent)]
     OtherAgent(#[from] OtherAgent),
@@ -305,14 +258,6 @@ pub enum HostError {
         /// VM.
         vm: VmName,
     },
-    /// The VM is stopped here because it may run elsewhere.
-    #[error("{vm} may run on host {host}: that host is being asked")]
-    Moving {
-        /// The VM.
-        vm: VmName,
-        /// The other host.
-        host: String,
-    },
     /// The VM was to move, and it is not known whether it did.
     #[error("{vm} is paused until host {host} has reported whether it runs there")]
     Unsettled {
@@ -385,41 +330,20 @@ impl HostError {
     /// As the API tells it: the whole chain of causes in one line, and what
     /// the user can do.
     pub fn to_api(&self) -> ApiError {
-        let mut message = self.to_string();
-        let mut cause = self.source();
-        while let Some(error) = cause {
-            let text = error.to_string();
-            if !message.ends_with(&text) {
-                message = format!("{message}: {text}");
-            }
-            cause = error.source();
-        }
-        // Another host knows best what to do there.
-        let told = self
-            .source()
-            .and_then(|cause| cause.downcast_ref::<ApiError>());
-        let hint = told.map_or_else(|| self.hint().map(str::to_owned), |told| told.hint.clone());
-        ApiError {
-            kind: self.kind(),
-            message,
-            hint,
-        }
+        ApiError::of(self, self.kind(), self.hint())
     }
 
     /// Classifies the error for programs.
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Invalid(_) | Self::Recipe(_) => ErrorKind::Invalid,
-            Self::NoSuchVm { .. }
-            | Self::NoSuchImage { .. }
+            Self::NoSuchImage { .. }
             | Self::NoSuchCheckpoint { .. }
             | Self::NotPublished { .. }
             | Self::NoSuchShare { .. } => ErrorKind::NotFound,
-            Self::Files { kind, .. } => *kind,
+            Self::Vm(error) => error.kind(),
             Self::Substrate(error) => error.kind(),
             Self::Volume(error) => error.kind(),
-            Self::Port(error) => error.kind(),
-            Self::Session(error) => error.kind(),
             Self::Friendly(error) => error.kind(),
             Self::Peer { source, .. }
             | Self::Unsettled { source, .. }
@@ -432,15 +356,12 @@ impl HostError {
             | Self::CannotMove { .. }
             | Self::NotConverging { .. }
             | Self::NotTogether { .. }
-            | Self::Moving { .. }
             | Self::NoPeers
             | Self::NoPages
             | Self::NetworkTaken { .. }
             | Self::ForeignImage { .. }
-            | Self::NotRunning { .. }
             | Self::NotStopped { .. }
             | Self::NoBoot { .. }
-            | Self::Paused { .. }
             | Self::NotNoted
             | Self::RecipeOfThatName { .. }
             | Self::NotBuilt { .. }
@@ -453,19 +374,12 @@ impl HostError {
             Self::Ticket(Denied::AlreadyCloned(_) | Denied::NotCloned(_) | Denied::Foreign(_)) => {
                 ErrorKind::Conflict
             }
-            Self::Store(
-                StoreError::NameTaken { .. }
-                | StoreError::SubstrateNameTaken { .. }
-                | StoreError::TokenNameTaken { .. },
-            ) => ErrorKind::Conflict,
-            Self::Store(StoreError::Exhausted { .. }) | Self::Quota(_) | Self::Bound(_) => {
-                ErrorKind::Exhausted
-            }
+            Self::Store(error) => of_records(error),
+            Self::Quota(_) | Self::Bound(_) => ErrorKind::Exhausted,
             Self::Identity { .. } | Self::Boot { .. } | Self::NoWayOut { .. } => ErrorKind::Guest,
-            Self::Silent { .. } | Self::NotSynced { .. } => ErrorKind::Timeout,
-            Self::Link(error) if error.is_timeout() => ErrorKind::Timeout,
-            Self::Link(_) => ErrorKind::Guest,
-            Self::Vmm(error) if error.kind() == VmmErrorKind::Timeout => ErrorKind::Timeout,
+            Self::NotSynced { .. } => ErrorKind::Timeout,
+            Self::Link(error) => of_link(error),
+            Self::Vmm(error) => of_engine(error),
             Self::Pager(error) if error.is_timeout() => ErrorKind::Timeout,
             Self::Network(error) if error.is_conflict() => ErrorKind::Conflict,
             Self::Import(
@@ -480,9 +394,6 @@ impl HostError {
                 ErrorKind::Invalid
             }
             Self::Import(_)
-            | Self::NoConsole { .. }
-            | Self::Vmm(_)
-            | Self::Store(_)
             | Self::PagerDidNotStart { .. }
             | Self::Pager(_)
             | Self::Damaged { .. }

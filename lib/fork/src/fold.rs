@@ -14,12 +14,9 @@
 //! slice at the bottom has all that was written before the first fork, and
 //! stays where it is.
 
-use crate::{
-    Host, HostError, bases,
-    life::Body,
-    vm::{Turn, Vm},
-};
+use crate::{Host, HostError, bases, generation::Generation};
 use forkyard_types::ByteCount;
+use forkyard_vm::{Body, Turn, Vm};
 use futures::FutureExt as _;
 use std::{future::pending, path::PathBuf, sync::Arc};
 
@@ -86,7 +83,7 @@ impl Host {
         let (host, vm) = (self.handle(), vm.clone());
         tokio::spawn(async move {
             let Some(host) = host.upgrade() else { return };
-            let turn = vm.turn.lock().await;
+            let turn = vm.turn().await;
             if let Ok(body) = vm.body() {
                 host.fold_slices(&vm, &body, &turn).await;
             }
@@ -95,9 +92,9 @@ impl Host {
 
     /// Folds what can be folded, in the turn of the caller, until a request
     /// wants to fork the VM.
-    pub(crate) async fn fold_slices(&self, vm: &Vm, body: &Body, turn: &Turn) {
+    pub(crate) async fn fold_slices(&self, vm: &Vm, body: &Body, turn: &Turn<'_>) {
         // What the next fork will use has been made over the disk as it is.
-        if turn.next.is_some() {
+        if turn.left::<Generation>().is_some() {
             return;
         }
         if let Err(error) = self.fold_now(vm, body, vm.wanted()).await {

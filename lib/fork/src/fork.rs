@@ -14,20 +14,20 @@
 use crate::{
     Host, HostError,
     clone::{Asked, Origin},
-    life::Life,
+    generation::Generation,
+    noted::kept_image,
     progress::Going,
     quota::{Asker, Places},
     remote::Dealt,
     snapshot::{Clones, Taken, WarmShell},
     telemetry::Counted,
-    under_way::Begun,
-    vm::Vm,
 };
 use forkyard_pager::{PagerError, Refusal};
 use forkyard_types::{
     CloneResult, ForkId, ForkPhase, ForkReport, ForkRequest, ForkResponse, ForkStarted, ImageId,
     Member, TicketId, VmView,
 };
+use forkyard_vm::{Begun, Life, Vm, VmError};
 use std::{
     sync::Arc,
     time::{Duration, Instant},
@@ -257,7 +257,9 @@ impl Host {
         }
         let body = parent.body()?;
         let shells = async {
-            let mut generation = self.generation(parent, &body, turn.next.take()).await?;
+            let mut generation = self
+                .generation(parent, &body, turn.take::<Generation>())
+                .await?;
             let failed = self.fill(parent, &mut generation, wanted.len()).await;
             Ok::<_, HostError>((generation, failed))
         };
@@ -341,7 +343,7 @@ impl Host {
     /// Ends an image once no VM's memory is a view of it.
     pub(crate) async fn retire(&self, image: ImageId) {
         let kept = self.registry().all();
-        if kept.iter().any(|vm| vm.notes().kept() == Some(image)) {
+        if kept.iter().any(|vm| kept_image(&vm) == Some(image)) {
             return;
         }
         // Asked of the records alone: many clones that end at once each ask.
@@ -389,7 +391,7 @@ impl Host {
 
 fn removed(parent: &Vm) -> HostError {
     let name = parent.name().to_string();
-    HostError::NoSuchVm { name }
+    HostError::Vm(VmError::Unknown { name })
 }
 
 /// Gives each clone wanted its shell. Where there are fewer shells, the last

@@ -220,13 +220,14 @@ impl Guest<'_> {
             mode: Some("755".to_owned()),
             parents: true,
         };
-        let mut file = self.host.write_file(self.vm, wanted).await?;
+        let mut file = self.host.use_vm(self.vm).await?.write_file(wanted).await?;
         for piece in content.chunks(PIECE) {
             if !file.push(piece.to_vec()).await {
                 break;
             }
         }
-        file.finish().await.map(drop)
+        file.finish().await?;
+        Ok(())
     }
 
     /// Reads the present state there.
@@ -285,7 +286,12 @@ impl Guest<'_> {
             ..ExecRequest::default()
         };
         let (mut out, mut said) = (Vec::new(), Vec::new());
-        let mut events = self.host.exec(self.vm, request, Following::Nothing).await?;
+        let mut events = self
+            .host
+            .use_vm(self.vm)
+            .await?
+            .exec(request, Following::Nothing)
+            .await?;
         loop {
             if out.len() + said.len() > MOST {
                 return Err(self.failed(format!(

@@ -7,14 +7,13 @@
 
 use crate::{
     Host, HostError,
-    life::Body,
     snapshot::{AT_ONCE, Disk, WarmShell},
-    vm::Vm,
     volumes::has_volume,
 };
 use forkyard_disk::{Access, copy_template, set_access};
 use forkyard_store::VmRecord;
 use forkyard_types::{ByteCount, ImageId, VolumeAt};
+use forkyard_vm::{Body, Vm};
 use forkyard_vmm::{Limits, Machine, MachineSpec, Nic, Overlay, Owner};
 use futures::{
     StreamExt,
@@ -144,23 +143,25 @@ impl Host {
                 .for_each(future::ready)
                 .await;
             loop {
-                let mut turn = parent.turn.lock().await;
+                let mut turn = parent.turn().await;
                 let want = host.shells_wanted(&parent);
                 let Ok(body) = parent.body() else { return };
                 let have = turn
-                    .next
-                    .as_ref()
+                    .left::<Generation>()
                     .map_or(0, |generation| generation.shells.len());
                 if have >= want {
                     return;
                 }
                 host.fold_slices(&parent, &body, &turn).await;
-                let failed = match host.generation(&parent, &body, turn.next.take()).await {
+                let failed = match host
+                    .generation(&parent, &body, turn.take::<Generation>())
+                    .await
+                {
                     Ok(mut generation) => {
                         let failed = host
                             .fill(&parent, &mut generation, want.min(have + at_leisure()))
                             .await;
-                        turn.next = Some(generation);
+                        turn.leave(generation);
                         failed
                     }
                     Err(error) => vec![error],
@@ -184,14 +185,14 @@ impl Host {
     /// Ends the shells that are not wanted any more, now that a ticket is gone.
     /// Once this returns, they are.
     pub(crate) async fn trim_shells(&self, parent: &Vm) {
-        let mut turn = parent.turn.lock().await;
+        let mut turn = parent.turn().await;
         let want = self.shells_wanted(parent);
-        match turn.next.take() {
+        match turn.take::<Generation>() {
             Some(generation) if want == 0 => self.discard(parent, generation).await,
             Some(mut generation) => {
                 let kept = want.min(generation.shells.len());
                 let spare = generation.shells.split_off(kept);
-                turn.next = Some(generation);
+                turn.leave(generation);
                 self.end_shells(spare).await;
             }
             None => {}
@@ -258,6 +259,17 @@ impl Host {
             page_reporting: self.options.page_reporting,
         })
     }
+}
+
+/// Counts the clones that are kept warm for a VM's next fork; none to be seen while one is under way.
+pub(crate) fn warm_shells(vm: &Vm) -> u16 {
+    let Some(turn) = vm.try_turn() else {
+        return 0;
+    };
+    let shells = turn
+        .left::<Generation>()
+        .map_or(0, |next| next.shells.len());
+    u16::try_from(shells).unwrap_or(u16::MAX)
 }
 
 /// Computes the limits of a QEMU: its guest's memory, and the memory QEMU needs

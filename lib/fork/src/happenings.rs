@@ -1,4 +1,4 @@
-//! Changes of the host's state, as events.
+//! Forks, migrations, tickets and images, as events. Those of a VM itself are told by [`forkyard_vm`].
 //!
 //! Each is told where the state itself changes, and under the same lock, so that the order of
 //! events is that of the changes.
@@ -6,80 +6,11 @@
 use forkyard_events::Broadcast;
 use forkyard_store::VmRecord;
 use forkyard_types::{
-    ByteCount, CheckpointMade, CheckpointRemoved, EventSubject, EventVm, ForkBegun, ForkId,
-    ForkOver, ForkPhase, ForkProgress, ForkReached, ImageChanged, ImageId, MigrationOver,
-    MigrationReached, Occurrence, TicketChanged, TicketId, TransferOver, VmChanged, VmCreated,
-    VmRemoved, VmSilence, VmState,
+    ByteCount, EventSubject, EventVm, ForkBegun, ForkId, ForkOver, ForkPhase, ForkProgress,
+    ForkReached, ImageChanged, ImageId, MigrationOver, MigrationReached, Occurrence, TicketChanged,
+    TicketId, TransferOver,
 };
-
-/// The VM of a record, as events name it.
-pub(crate) fn subject(record: &VmRecord) -> EventVm {
-    EventVm {
-        id: record.id,
-        name: record.name.clone(),
-        family: Some(record.family),
-    }
-}
-
-fn about(record: &VmRecord) -> EventSubject {
-    EventSubject {
-        vm: Some(subject(record)),
-        fork: record.birth.and_then(|birth| birth.fork),
-        ..EventSubject::default()
-    }
-}
-
-/// A VM is listed from here on.
-pub(crate) fn created(events: &Broadcast, record: &VmRecord) {
-    let parent = record.birth.map(|birth| birth.parent);
-    let what = match record.state {
-        VmState::Checkpoint => Occurrence::CheckpointMade(CheckpointMade { parent }),
-        VmState::Starting
-        | VmState::Warm
-        | VmState::Running
-        | VmState::Paused
-        | VmState::Stopped
-        | VmState::Ending => Occurrence::VmCreated(VmCreated {
-            state: record.state,
-            parent,
-            image: record.image.clone(),
-        }),
-    };
-    events.publish(about(record), what);
-}
-
-/// A VM is in another state.
-pub(crate) fn changed(events: &Broadcast, record: &VmRecord, from: VmState, to: VmState) {
-    let change = VmChanged {
-        from,
-        to,
-        failure: record.failure.clone(),
-    };
-    events.publish(about(record), Occurrence::VmChanged(change));
-}
-
-/// A VM does not answer, or answers again.
-pub(crate) fn silent(events: &Broadcast, record: &VmRecord, why: Option<String>) {
-    events.publish(about(record), Occurrence::VmSilence(VmSilence { why }));
-}
-
-/// A VM is listed no more.
-pub(crate) fn removed(events: &Broadcast, record: &VmRecord) {
-    let parent = record.birth.map(|birth| birth.parent);
-    let what = match record.state {
-        VmState::Checkpoint => Occurrence::CheckpointRemoved(CheckpointRemoved { parent }),
-        VmState::Starting
-        | VmState::Warm
-        | VmState::Running
-        | VmState::Paused
-        | VmState::Stopped
-        | VmState::Ending => Occurrence::VmRemoved(VmRemoved {
-            state: record.state,
-            failure: record.failure.clone(),
-        }),
-    };
-    events.publish(about(record), what);
-}
+use forkyard_vm::{about, subject};
 
 fn of_fork(parent: &EventVm, fork: ForkId) -> EventSubject {
     EventSubject {

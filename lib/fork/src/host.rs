@@ -12,12 +12,9 @@ use crate::{
     parts::{Parts, lock_folder, make_folders},
     progress::Progress,
     quota::Quotas,
-    registry::{Registry, gid},
     remote::{Abroad, Arrivals, Meeting, order},
     substrate::Standbys,
     ticket::Tickets,
-    under_way::UnderWay,
-    vm::{Vm, lock},
     volumes::Blockd,
 };
 use forkyard_capture::{CaptureError, HostAddr, Pages, Region, count};
@@ -30,6 +27,7 @@ use forkyard_types::{
     DiskSlice, FamilyId, GuestImage, ImageView, NetworkPolicy, PageCount, TicketView, VmId,
     VmInspect, VmName, VmView,
 };
+use forkyard_vm::{Registry, UnderWay, Vm, gid, lock};
 use forkyard_vmm::{Engine, Machine, Qemu, QemuConfig, Verdict, VmmError};
 use std::{
     collections::BTreeSet,
@@ -248,7 +246,7 @@ impl Host {
         self.forks.over().await;
         let vms = self.registry().all();
         for vm in vms {
-            drop(vm.turn.lock().await);
+            drop(vm.turn().await);
         }
     }
 
@@ -276,7 +274,7 @@ impl Host {
     pub fn find(&self, word: &str) -> Result<VmView, HostError> {
         match self.registry().find(word) {
             Ok(vm) => Ok(self.view_of(&vm)),
-            Err(error) => self.abroad.find(word).ok_or(error),
+            Err(error) => Ok(self.abroad.find(word).ok_or(error)?),
         }
     }
 
@@ -329,7 +327,7 @@ impl Host {
                 .map(slice)
                 .collect::<Result<_, HostError>>()?,
             independence,
-            warm: vm.warm_shells(),
+            warm: crate::generation::warm_shells(&vm),
             secrets: record.secrets,
             notes: record.notes,
             forks: self.store.forks_of(vm.id)?,
@@ -381,7 +379,7 @@ impl Host {
 
     pub(crate) fn vm(&self, word: &str) -> Result<Arc<Vm>, HostError> {
         let found = self.registry().find(word);
-        found.map_err(|error| self.elsewhere(word).unwrap_or(error))
+        found.map_err(|error| self.elsewhere(word).unwrap_or(error.into()))
     }
 
     pub(crate) fn registry(&self) -> MutexGuard<'_, Registry> {

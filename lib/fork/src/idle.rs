@@ -11,22 +11,11 @@
 //! lets the VM run, or the use sees the mark and wakes it. What fails leaves the VM running and used
 //! just now. The mark is recorded, the time without use is not: it begins anew with each daemon.
 
-use crate::{
-    Host, HostError,
-    vm::{Vm, address, lock},
-};
+use crate::{Host, HostError};
 use forkyard_types::{AtEnd, Idle, Lifetime, VmId, VmState, VmView};
+use forkyard_vm::{Used, Vm, address, lock};
 use futures::future::join_all;
-use std::{
-    collections::BTreeMap,
-    error::Error,
-    net::Ipv4Addr,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, AtomicU64, Ordering},
-    },
-    time::Duration,
-};
+use std::{collections::BTreeMap, error::Error, net::Ipv4Addr, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep, timeout};
 
 /// Shortest and longest time between two looks at a VM.
@@ -38,46 +27,6 @@ const LOOKS: u32 = 8;
 const BUSY: u128 = 100;
 /// Time that a guest has to tell of its sessions.
 const TO_TELL: Duration = Duration::from_secs(5);
-
-/// Uses of a VM by the API: commands, sessions, copies, connections to its ports. What published ports bring is seen
-/// by the network's table, which is asked at each look.
-#[derive(Debug, Default)]
-pub(crate) struct Uses(Arc<Counts>);
-
-#[derive(Debug, Default)]
-struct Counts {
-    under_way: AtomicU32,
-    begun: AtomicU64,
-}
-
-/// A use of a VM, until dropped.
-#[derive(Debug)]
-#[must_use = "the VM counts as not used once this is dropped"]
-pub(crate) struct InUse(Arc<Counts>);
-
-impl Uses {
-    /// Counts one more.
-    pub fn begin(&self) -> InUse {
-        self.0.under_way.fetch_add(1, Ordering::SeqCst);
-        self.0.begun.fetch_add(1, Ordering::SeqCst);
-        InUse(self.0.clone())
-    }
-
-    fn are_under_way(&self) -> bool {
-        self.0.under_way.load(Ordering::SeqCst) > 0
-    }
-
-    /// Those that have ever begun.
-    fn begun(&self) -> u64 {
-        self.0.begun.load(Ordering::SeqCst)
-    }
-}
-
-impl Drop for InUse {
-    fn drop(&mut self) {
-        self.0.under_way.fetch_sub(1, Ordering::SeqCst);
-    }
-}
 
 /// One look at a VM.
 #[derive(Clone, Copy, Debug)]
@@ -150,9 +99,17 @@ impl Host {
         Ok(self.view_of(&vm))
     }
 
+    /// Finds a VM for a use: counted for as long as what is returned, or what it begins, is held. A VM
+    /// that sleeps is woken. Cancel-safe: it wakes all the same.
+    pub async fn use_vm(&self, vm: &str) -> Result<Used, HostError> {
+        let vm = self.vm(vm)?;
+        let in_use = self.used(&vm).await?;
+        Ok(Used::new(vm, in_use, self.options.patience))
+    }
+
     /// Counts a use of a VM for as long as what is returned is held, and wakes the VM if it sleeps.
     /// Cancel-safe: it wakes all the same.
-    pub(crate) async fn used(&self, vm: &Arc<Vm>) -> Result<InUse, HostError> {
+    pub(crate) async fn used(&self, vm: &Arc<Vm>) -> Result<forkyard_vm::InUse, HostError> {
         let in_use = vm.uses.begin();
         if lock(&vm.terms).asleep {
             let (host, vm) = (self.handle(), vm.clone());
@@ -177,9 +134,9 @@ impl Host {
         }
         let began = Instant::now();
         if vm.is_paused() {
-            self.unpause(vm).await?;
+            vm.unpause(&self.store).await?;
         } else if !vm.is_running() {
-            let _turn = vm.turn.lock().await;
+            let _turn = vm.turn().await;
             self.boot_again(vm).await?;
         }
         self.put_terms(vm, |terms| terms.asleep = false)?;
@@ -300,7 +257,7 @@ async fn look(vm: &Arc<Vm>, led: &BTreeMap<Ipv4Addr, Duration>) -> Look {
     let body = vm.body().ok();
     let pid = body.map(|body| body.machine.record().process.pid);
     let cpu_us = pid.map(crate::usage::cpu_us).unwrap_or_default();
-    let is_forked = vm.turn.try_lock().is_err();
+    let is_forked = vm.try_turn().is_none();
     let is_moving = vm.is_moving();
     let under_way = vm.uses.are_under_way() || is_forked || is_moving || has_sessions(vm).await;
     Look {
@@ -316,7 +273,7 @@ async fn has_sessions(vm: &Arc<Vm>) -> bool {
     let Ok(body) = vm.answering() else {
         return true;
     };
-    match timeout(TO_TELL, crate::sessions::listed(&body.guest)).await {
+    match timeout(TO_TELL, forkyard_vm::listed(&body.guest)).await {
         Ok(Ok(commands)) => commands.iter().any(|command| command.exit.is_none()),
         Ok(Err(_)) | Err(_) => true,
     }
@@ -428,16 +385,5 @@ mod tests {
         assert_eq!(quiet.look_at(SECOND * 80), start + SECOND * 80);
         quiet.see(quiet_at(0, 0), start + SECOND * 80);
         assert_eq!(quiet.look_at(SECOND * 80), start + SECOND * 81);
-    }
-
-    #[test]
-    fn uses_are_counted_while_they_last_and_remembered_after() {
-        let uses = Uses::default();
-        let (one, two) = (uses.begin(), uses.begin());
-        drop(one);
-        assert!(uses.are_under_way());
-        drop(two);
-        assert!(!uses.are_under_way());
-        assert_eq!(uses.begun(), 2);
     }
 }

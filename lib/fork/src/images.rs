@@ -178,7 +178,7 @@ impl Host {
     pub async fn export_disk(&self, vm: &str, format: ExportFormat) -> Result<Outgoing, HostError> {
         let vm = self.vm(vm)?;
         // Neither forked nor removed meanwhile.
-        let _turn = vm.turn.lock().await;
+        let _turn = vm.turn().await;
         let record = vm.record();
         match record.state {
             VmState::Checkpoint | VmState::Stopped => {}

@@ -15,14 +15,10 @@
 //! that dies leaves the wish recorded: the next one goes on. A VM that stops is not copied until it starts. What
 //! fails is tried again a little later and shown.
 
-use crate::{
-    Host, HostError, bases,
-    blocking::blocking,
-    snapshot::Disk,
-    vm::{Vm, lock},
-};
+use crate::{Host, HostError, bases, blocking::blocking, generation::Generation, snapshot::Disk};
 use forkyard_store::VmRecord;
 use forkyard_types::{ByteCount, IndependenceView, VmId, VmInspect};
+use forkyard_vm::{Vm, lock};
 use forkyard_vmm::Copied;
 use futures::{FutureExt as _, future::BoxFuture};
 use std::{
@@ -159,12 +155,12 @@ impl Host {
 
     /// One attempt.
     async fn copy_below(&self, vm: &Arc<Vm>) -> Next {
-        let mut turn = vm.turn.lock().await;
+        let mut turn = vm.turn().await;
         if self.registry().get(vm.id).is_none() || vm.body().is_err() {
             return Next::Done;
         }
         // Shells that wait for a fork lie over the slice as it is.
-        if let Some(next) = turn.next.take() {
+        if let Some(next) = turn.take::<Generation>() {
             self.discard(vm, next).await;
         }
         let called_off = AtomicBool::new(false);

@@ -5,6 +5,7 @@ use crate::{Host, HostError, quota::Places};
 use forkyard_network::{Ports, Subnet};
 use forkyard_store::{FamilyRecord, VmRecord};
 use forkyard_types::{FamilyId, Member, NetworkPolicy, Publish};
+use forkyard_vm::VmError;
 use std::net::Ipv4Addr;
 
 /// Refuses rights for one that joins: they are its family's.
@@ -28,8 +29,10 @@ impl Host {
     pub(crate) fn family_to_join(&self, member: &str) -> Result<FamilyRecord, HostError> {
         let vm = self.vm(member)?;
         let family = self.store.family(vm.record().family)?;
-        family.ok_or_else(|| HostError::NoSuchVm {
-            name: member.to_owned(),
+        family.ok_or_else(|| {
+            HostError::Vm(VmError::Unknown {
+                name: member.to_owned(),
+            })
         })
     }
 
@@ -50,7 +53,7 @@ impl Host {
         network: Subnet,
         ports: Ports,
     ) -> Result<(), HostError> {
-        let to = crate::vm::address(network, record).ip;
+        let to = forkyard_vm::address(network, record).ip;
         self.open_ports(record.family, to, &record.publish, ports)
             .await
     }

@@ -7,7 +7,6 @@
 
 mod adopt;
 mod again;
-mod alive;
 mod baseline;
 mod bases;
 mod blocking;
@@ -22,8 +21,6 @@ mod doctor;
 mod egress;
 mod end;
 mod error;
-mod exec;
-mod files;
 mod fold;
 mod folders;
 mod fork;
@@ -35,7 +32,6 @@ mod idle;
 mod images;
 mod independence;
 mod joining;
-mod life;
 mod makers;
 mod migrate;
 mod noted;
@@ -43,11 +39,9 @@ mod options;
 mod pager_process;
 mod parts;
 mod pause;
-mod ports;
 mod progress;
 mod publish;
 mod quota;
-mod registry;
 mod relink;
 mod remote;
 mod rename;
@@ -55,25 +49,19 @@ mod requests;
 mod restart;
 mod room;
 mod secrets;
-mod sessions;
 mod shares;
 mod snapshot;
-mod stuck;
 mod substrate;
 pub mod telemetry;
 mod terms;
 mod ticket;
-mod under_way;
 mod usage;
-mod vm;
 mod volumes;
 mod wall;
 
 pub use bounds::{BoundReached, GuestBounds, Rated};
 pub use console::Said;
 pub use error::HostError;
-pub use exec::Following;
-pub use files::{FilesIn, FilesOut};
 pub use folders::Folders;
 pub use forkyard_blockd::Counts as VolumeCounts;
 pub use forkyard_guestlink::{Duplex, Piece, Visitors};
@@ -81,16 +69,17 @@ pub use forkyard_network::Closed;
 pub use forkyard_pager::{Got, Link, LinkUse, Push};
 pub use forkyard_recipe::Reach;
 pub use forkyard_store::FamilyNo;
+pub use forkyard_vm::{
+    FilesIn, FilesOut, Following, PortError, PortIn, PortOut, SessionError, Used, VmError,
+};
 pub use friendly::FriendlyError;
 pub use host::{Host, MakeEngine, qemu};
 pub use images::{Incoming, Outgoing};
 pub use migrate::IncomingVolume;
 pub use options::Options;
-pub use ports::{PortError, PortIn, PortOut};
 pub use quota::QuotaReached;
 pub use remote::{HERE, Neighbours, Peer, SettleFirst, UnknownOrder};
 pub use room::{Granted, Lot, Room};
-pub use sessions::SessionError;
 pub use snapshot::OtherAgent;
 pub use substrate::SubstrateError;
 pub use ticket::{Denied, Promise, Share, Tickets, lay_out};
@@ -98,6 +87,7 @@ pub use volumes::VolumeError;
 
 pub use forkyard_vmm::{AccelChoice, Engine, VmmError};
 
+use forkyard_network::Subnet;
 use forkyard_vmm::Accel;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -110,6 +100,12 @@ fn since_1970() -> Duration {
 /// Seconds since 1970.
 fn now() -> u64 {
     since_1970().as_secs()
+}
+
+/// The network of a family follows from its number.
+fn network_of(number: FamilyNo) -> Result<Subnet, HostError> {
+    Subnet::of(number.0)
+        .ok_or_else(|| HostError::Invalid(format!("family number {} has no network", number.0)))
 }
 
 /// A value as the store keeps it.

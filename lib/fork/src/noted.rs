@@ -9,12 +9,14 @@
 //! stays in the images below, and would take memory, and be sent to other hosts, for
 //! ever. Once that is much, all is copied anew.
 
-use crate::{Host, HostError, blocking::blocking, life::Body, vm::Vm};
+use crate::{Host, HostError, blocking::blocking};
 use forkyard_capture::{Captured, Counts, HostAddr, Pages, Region, capture, count};
 use forkyard_image::Lineage;
 use forkyard_types::{ForkMode, ForkReport, ImageId, PageCount};
+use forkyard_vm::{Body, Vm, lock};
 use std::{
     num::NonZeroUsize,
+    sync::Mutex,
     time::{Duration, Instant},
 };
 
@@ -61,7 +63,7 @@ impl Ahead {
 
 /// Validity of the kernel's notes on a VM's memory.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Notes {
+struct Notes {
     /// The image that writes were noted since, kept for the next to go over.
     image: Option<ImageId>,
     /// They were read, and what they said of is in no image yet.
@@ -109,6 +111,21 @@ impl Notes {
     }
 }
 
+/// Does this with the notes on a VM.
+fn notes<T>(vm: &Vm, work: impl FnOnce(&mut Notes) -> T) -> T {
+    work(&mut lock(&vm.attached::<Mutex<Notes>>()))
+}
+
+/// The image of a VM that is kept for the sake of the next.
+pub(crate) fn kept_image(vm: &Vm) -> Option<ImageId> {
+    notes(vm, |notes| notes.kept())
+}
+
+/// Lets a VM's notes count for nothing; gives the image that was kept for them.
+pub(crate) fn forget_image(vm: &Vm) -> Option<ImageId> {
+    notes(vm, |notes| notes.begin(None))
+}
+
 /// Plan for taking an image of a VM.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Take {
@@ -131,7 +148,7 @@ impl Host {
             start: HostAddr(ram.hva),
             pages: ram.len.pages(),
         };
-        let (pages, over) = match (body.is_noted(region), vm.notes().last()) {
+        let (pages, over) = match (body.is_noted(region), notes(vm, |notes| notes.last())) {
             (true, Some(last)) => (Pages::Written, Some(last)),
             (true, None) => (Pages::PrivateAndNote, vm.record().memory_image),
             (false, _) => (Pages::Private, vm.record().memory_image),
@@ -163,7 +180,7 @@ impl Host {
             Pages::Private => None,
             Pages::PrivateAndNote | Pages::Written => Some(take.lineage.image),
         };
-        Ok(vm.notes().begin(image))
+        Ok(notes(vm, |notes| notes.begin(image)))
     }
 
     /// Copies what there is while the VM runs. Where the kernel notes no writes
@@ -180,7 +197,7 @@ impl Host {
         if next.pages == Pages::Written {
             let pages = Pages::PrivateAndNote;
             let own = Take { pages, ..next }.count().await?;
-            vm.notes().own(own);
+            notes(vm, |notes| notes.own(own));
         }
         let mut before = PageCount(u64::MAX);
         for _ in 0..ahead.rounds() {
@@ -254,7 +271,7 @@ impl Take {
             pages,
             lineage,
         } = self;
-        vm.notes().spent();
+        notes(vm, Notes::spent);
         let copied = blocking(move || {
             let begun = Instant::now();
             capture(pid, region, lineage, pages, threads)
@@ -263,7 +280,7 @@ impl Take {
         let (captured, took) = copied.await?;
         let counts = captured.counts();
         if pages == Pages::PrivateAndNote {
-            vm.notes().whole(counts.scanned);
+            notes(vm, |notes| notes.whole(counts.scanned));
         }
         Ok(Copied {
             captured,

@@ -71,19 +71,9 @@ impl Options {
         self.patience / 3
     }
 
-    /// Time an agent may leave one question unanswered; its VM is silent after two in a row.
-    pub(crate) fn to_answer(self) -> Duration {
-        to_answer(self.patience)
-    }
-
     /// Returns the time a guest may take to quiesce: its programs wait
     /// meanwhile.
     pub(crate) fn to_hold_still(self) -> Duration {
         self.patience.min(Duration::from_secs(10))
     }
-}
-
-/// Patience with one question, of a host with this patience.
-pub(crate) fn to_answer(patience: Duration) -> Duration {
-    (patience / 4).clamp(Duration::from_secs(1), Duration::from_secs(15))
 }

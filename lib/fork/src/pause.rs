@@ -1,16 +1,8 @@
-//! A VM that stands still because its user wants it to.
-//!
-//! It holds still as for a fork, and then its vCPUs stop: so it can be forked
-//! as it stands, with no word from its guest. It is recorded last and forgotten
-//! first: a daemon that dies midway leaves a VM that the next one lets go on.
+//! VMs that stand still because their users want them to.
 
-use crate::{
-    Host, HostError,
-    life::{Body, Life},
-    vm::{Vm, lock},
-};
-use forkyard_types::{ForkId, VmView};
-use std::time::Duration;
+use crate::{Host, HostError};
+use forkyard_types::VmView;
+use forkyard_vm::Vm;
 
 impl Host {
     /// Has a VM stand still until [`Host::resume`]; the daemon's end changes
@@ -24,17 +16,7 @@ impl Host {
     }
 
     pub(crate) async fn pause_vm(&self, vm: &Vm) -> Result<(), HostError> {
-        let _turn = vm.turn.lock().await;
-        let body = vm.body()?;
-        if vm.is_paused() {
-            return Ok(());
-        }
-        hold(&body, self.options.to_hold_still()).await?;
-        if let Err(error) = vm.enter(&self.store, Life::Paused(body.clone()), |_| {}) {
-            go_on(&body).await?;
-            return Err(error.into());
-        }
-        Ok(())
+        Ok(vm.pause(&self.store, self.options.to_hold_still()).await?)
     }
 
     /// Lets a paused VM go on. No error if it runs. Not cancel-safe: run it on
@@ -42,41 +24,9 @@ impl Host {
     pub async fn resume(&self, vm: &str) -> Result<VmView, HostError> {
         let vm = self.vm(vm)?;
         let _one = vm.sleep.lock().await;
-        self.unpause(&vm).await?;
+        vm.unpause(&self.store).await?;
         drop(vm.uses.begin());
         self.is_where_wanted(&vm);
         Ok(vm.view())
     }
-
-    pub(crate) async fn unpause(&self, vm: &Vm) -> Result<(), HostError> {
-        let _turn = vm.turn.lock().await;
-        let body = vm.body()?;
-        if let Some(moving) = lock(&vm.moving).clone() {
-            return Err(HostError::Moving {
-                vm: vm.name(),
-                host: moving.peer,
-            });
-        }
-        if vm.is_paused() {
-            vm.enter(&self.store, Life::Running(body.clone()), |_| {})?;
-            go_on(&body).await?;
-        }
-        Ok(())
-    }
-}
-
-/// Has a guest hold still within that time, and stops it. If that fails it goes on.
-pub(crate) async fn hold(body: &Body, patience: Duration) -> Result<(), HostError> {
-    body.guest.quiesce(ForkId::random(), patience).await?;
-    if let Err(error) = body.machine.stop().await {
-        // It may have stopped all the same, and only its answer was late.
-        go_on(body).await?;
-        return Err(error.into());
-    }
-    Ok(())
-}
-
-pub(crate) async fn go_on(body: &Body) -> Result<(), HostError> {
-    body.machine.cont().await?;
-    Ok(body.guest.resume().await?)
 }

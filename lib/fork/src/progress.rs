@@ -3,14 +3,10 @@
 //! Each host keeps count of the clones that it makes. The one whose VM is forked knows
 //! which others make how many, and asks these only when a client looks.
 
-use crate::{
-    Host, HostError,
-    clone::Asked,
-    happenings,
-    vm::{Vm, lock},
-};
+use crate::{Host, HostError, clone::Asked, happenings};
 use forkyard_events::Broadcast;
 use forkyard_types::{EventVm, ForkId, ForkPhase, ForkProgress, Handout, HostProgress, VmId};
+use forkyard_vm::{Vm, lock};
 use futures::future::join_all;
 use std::{
     collections::VecDeque,
@@ -63,7 +59,7 @@ impl Progress {
 
     /// So many clones of a VM are to be made here, and others where it was asked for.
     pub fn begin(&self, parent: &Vm, here: usize, asked: &Asked) -> Going {
-        self.begin_of(happenings::subject(&parent.record()), here, asked)
+        self.begin_of(forkyard_vm::subject(&parent.record()), here, asked)
     }
 
     /// Begins the same for what is no VM: a substrate.

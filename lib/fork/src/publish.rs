@@ -7,12 +7,10 @@
 //! They are in the VM's record alone. A daemon that dies in between leaves a port that is recorded,
 //! and which the next one takes.
 
-use crate::{
-    Host, HostError,
-    vm::{Vm, address},
-};
+use crate::{Host, HostError};
 use forkyard_guestlink::{Command, ExecOut};
 use forkyard_types::{ExitStatus, Publish, Route, Transport, VmView};
+use forkyard_vm::{Vm, address};
 use std::sync::Arc;
 use tokio::time::timeout;
 
@@ -26,7 +24,7 @@ impl Host {
     /// its own.
     pub async fn publish_ports(&self, vm: &str, more: &[Publish]) -> Result<VmView, HostError> {
         let vm = self.vm(vm)?;
-        let _turn = vm.turn.lock().await;
+        let _turn = vm.turn().await;
         vm.answering()?;
         let record = vm.record();
         let of_it = record.publish.len() + more.len();
@@ -63,7 +61,7 @@ impl Host {
         transport: Transport,
     ) -> Result<VmView, HostError> {
         let vm = self.vm(vm)?;
-        let _turn = vm.turn.lock().await;
+        let _turn = vm.turn().await;
         let record = vm.record();
         let mut kept = record.publish.clone();
         kept.retain(|it| (it.port, it.transport) != (port, transport));

@@ -4,8 +4,9 @@
 //! the clone counts by itself, because it runs, or is not to be made any more.
 //! So two that ask at once never get more than there is between them.
 
-use crate::{Host, HostError, vm::lock};
+use crate::{Host, HostError};
 use forkyard_types::{FamilyId, Member};
+use forkyard_vm::lock;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::{Arc, Mutex},

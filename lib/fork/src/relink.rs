@@ -9,7 +9,8 @@
 //! What was prepared for its next fork is given up: the machine closes overlays that
 //! are not in use as it is adopted.
 
-use crate::{Host, HostError, life::Body, vm::Vm};
+use crate::{Host, HostError, generation::Generation};
+use forkyard_vm::{Body, Vm};
 use forkyard_vmm::{MachineRecord, RunState, VmmErrorKind};
 use std::{sync::Arc, time::Duration};
 
@@ -51,7 +52,7 @@ impl Host {
     /// Takes the machine over once more. No error if it has ended, or another body has
     /// taken this one's place.
     async fn relink(&self, vm: &Arc<Vm>, lost: &Arc<Body>) -> Result<(), HostError> {
-        let mut turn = vm.turn.lock().await;
+        let mut turn = vm.turn().await;
         if !vm.body().is_ok_and(|body| Arc::ptr_eq(&body, lost)) {
             return Ok(());
         }
@@ -62,7 +63,7 @@ impl Host {
         };
         let body = Arc::new(Body::new(machine, lost.guest.clone()));
         vm.replace_body(body.clone());
-        if let Some(generation) = turn.next.take() {
+        if let Some(generation) = turn.take::<Generation>() {
             self.discard(vm, generation).await;
         }
         self.settle_chain(vm, &*body.machine).await?;

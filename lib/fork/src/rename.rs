@@ -3,15 +3,16 @@
 //! The store refuses a name that is taken, so two that ask for one name at once get it once. Nothing
 //! else on the host is named after a VM's name. The guest's host name stays until it boots again.
 
-use crate::{Host, HostError, happenings, vm::Vm};
+use crate::{Host, HostError};
 use forkyard_store::StoreError;
 use forkyard_types::{VmName, VmView};
+use forkyard_vm::{Vm, VmError};
 
 impl Host {
     /// Gives a VM another name, which no other has. Not cancel-safe: run it on a task of its own.
     pub async fn rename(&self, vm: &str, name: VmName) -> Result<VmView, HostError> {
         let vm = self.vm(vm)?;
-        let _turn = vm.turn.lock().await;
+        let _turn = vm.turn().await;
         self.put_name(&vm, name)?;
         Ok(self.view_of(&vm))
     }
@@ -28,11 +29,11 @@ impl Host {
         }
         if self.registry().get(vm.id).is_none() {
             let name = vm.name().to_string();
-            return Err(HostError::NoSuchVm { name });
+            return Err(HostError::Vm(VmError::Unknown { name }));
         }
         vm.change(&self.store, |record| record.name = name)?;
         let state = vm.life().shown();
-        happenings::changed(&self.events, &vm.record(), state, state);
+        forkyard_vm::changed(&self.events, &vm.record(), state, state);
         Ok(())
     }
 }

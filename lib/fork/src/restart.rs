@@ -9,12 +9,9 @@
 //! `next` decides and reads no clock. What is due is recorded: a daemon that dies meanwhile, or with
 //! its host, leaves it to the next one. A VM that a user stops, starts or removes is due no more.
 
-use crate::{
-    Host, HostError,
-    again::Ended,
-    vm::{Vm, lock},
-};
+use crate::{Host, HostError, again::Ended};
 use forkyard_types::{Restart, Restarts, Terms, VmState, VmView};
+use forkyard_vm::{Vm, lock};
 use std::{error::Error, sync::Arc};
 
 /// Seconds before the first start, and before any.
@@ -133,7 +130,7 @@ impl Host {
 
     /// Starts a VM that is due, unless that has changed while its turn was waited for.
     pub(crate) async fn start_in_time(&self, vm: &Arc<Vm>) {
-        let _turn = vm.turn.lock().await;
+        let _turn = vm.turn().await;
         let is_there = self.registry().get(vm.id).is_some() && !vm.forks.is_closed();
         let due = lock(&vm.terms).restarts.due.is_some();
         if !is_there || !due || vm.record().state != VmState::Stopped || vm.is_running() {

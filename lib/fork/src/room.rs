@@ -3,8 +3,9 @@
 //! A client outside has reserved room before; a guest's call comes to its host
 //! alone, and this asks for it.
 
-use crate::{Host, HostError, vm::Vm};
+use crate::{Host, HostError};
 use forkyard_types::{ApiError, VmView};
+use forkyard_vm::Vm;
 use futures::future::BoxFuture;
 use std::fmt;
 

@@ -1,8 +1,9 @@
 //! Secrets that clones do not inherit: paths in the guest, which the agent
 //! scrubs in each clone before its user code goes on.
 
-use crate::{Host, HostError, vm::Vm};
+use crate::{Host, HostError};
 use forkyard_types::ForkRequest;
+use forkyard_vm::Vm;
 
 /// Paths of one VM.
 pub(crate) const MOST: usize = 64;

@@ -3,9 +3,10 @@
 //! A token is known by its hash alone, which is recorded with the VM's other terms: it goes with the VM
 //! to another host, and ends with it. A clone has none of its parent's. Gateways ask for the list.
 
-use crate::{Host, HostError, vm::lock};
+use crate::{Host, HostError};
 use base64::{Engine as _, prelude::BASE64_URL_SAFE_NO_PAD};
 use forkyard_types::{Lifetime, ShareGrant, ShareId, ShareRequest, ShareToken, ShareView};
+use forkyard_vm::lock;
 
 /// Most tokens of one VM.
 const MOST: usize = 256;

@@ -27,8 +27,6 @@ pub(crate) use take::Taken;
 
 use crate::{
     Folders, Host, HostError,
-    under_way::UnderWay,
-    vm::Vm,
     volumes::{branched, frozen, frozen_at},
 };
 use forkyard_disk::{Backing, Format};
@@ -39,6 +37,7 @@ use forkyard_types::{
     ByteCount, DataDisk, Epoch, FamilyId, GuestCpu, ImageId, Member, VmId, VmName, VmState,
     VolumeAt, VolumeUse,
 };
+use forkyard_vm::{UnderWay, Vm, VmError};
 use std::path::PathBuf;
 
 /// A VM at one instant.
@@ -205,9 +204,9 @@ impl Original {
     /// Refuses to go on with a clone of a VM that is being removed.
     pub fn still_there(&self) -> Result<(), HostError> {
         match self.forks.is_closed() {
-            true => Err(HostError::NoSuchVm {
+            true => Err(HostError::Vm(VmError::Unknown {
                 name: self.name.to_string(),
-            }),
+            })),
             false => Ok(()),
         }
     }

@@ -9,15 +9,11 @@
 //! `due` decides and reads no clock; a task of the host carries out. Times are those of the host's
 //! clock, and recorded: a daemon that was away ends what was due meanwhile.
 
-use crate::{
-    Host, HostError,
-    idle::check_idle,
-    restart,
-    vm::{Vm, lock},
-};
+use crate::{Host, HostError, idle::check_idle, restart};
 use forkyard_types::{
     AtEnd, CheckpointRequest, Ends, Idle, Labels, Lifetime, Restart, Terms, VmId, VmState, VmView,
 };
+use forkyard_vm::{Vm, lock};
 use std::{collections::BTreeMap, error::Error, sync::Arc, time::Duration};
 use tokio::{select, sync::Semaphore, time::sleep};
 
@@ -280,7 +276,7 @@ impl Host {
         })?;
         let name = vm.name();
         self.remove(vm.id.as_str()).await?;
-        let _turn = kept.turn.lock().await;
+        let _turn = kept.turn().await;
         self.put_name(&kept, name)
     }
 }

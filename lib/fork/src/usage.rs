@@ -1,7 +1,7 @@
 //! Use that VMs make of the host, as the kernel counts it. Cheap: reads a few
 //! files of `/proc` a VM, and asks no QEMU.
 
-use crate::{Host, HostError, blocking::blocking};
+use crate::{Host, HostError, blocking::blocking, generation::warm_shells};
 use forkyard_types::{ByteCount, Usage, VmState, VmUsage};
 use procfs::{CurrentSI as _, ProcError, ProcResult, process};
 use std::{io, path::Path, thread};
@@ -22,7 +22,7 @@ impl Host {
             .registry()
             .all()
             .iter()
-            .map(|vm| (vm.view(), vm.warm_shells()))
+            .map(|vm| (vm.view(), warm_shells(vm)))
             .collect();
         let forks = self.store.fork_counts()?;
         blocking(move || {

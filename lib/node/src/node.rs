@@ -10,7 +10,7 @@
 use crate::{closed, news, tenants};
 use forkyard_cluster::{Claim, Cluster, ClusterError, Standing};
 use forkyard_events::Selection;
-use forkyard_fork::{Host, HostError};
+use forkyard_fork::{Host, HostError, VmError};
 use forkyard_types::{EventKind, RunRequest, VmId, VmState, VmView};
 use std::{
     collections::BTreeSet,
@@ -209,7 +209,11 @@ impl Node {
         for id in held.clone() {
             let resume = |host: Arc<Host>| async move { host.resume(id.as_str()).await };
             match to_its_end(host, resume).await {
-                Ok(_) | Err(HostError::NoSuchVm { .. } | HostError::NotRunning { .. }) => {
+                Ok(_)
+                | Err(
+                    HostError::Vm(VmError::Unknown { .. })
+                    | HostError::Vm(VmError::NotRunning { .. }),
+                ) => {
                     held.remove(&id);
                     self.note(&held);
                 }

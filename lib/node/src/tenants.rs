@@ -11,7 +11,7 @@
 
 use crate::peers::Nodes;
 use forkyard_cluster::{Cluster, ClusterError, Layout, Need, Reservation, Wish};
-use forkyard_fork::{Granted, Host, HostError, Lot, Neighbours as _, Room};
+use forkyard_fork::{Granted, Host, HostError, Lot, Neighbours as _, Room, VmError};
 use forkyard_types::{ApiError, CloneResult, ErrorKind, NodeName, TicketId, VmId, VmView};
 use futures::future::{BoxFuture, FutureExt};
 use std::{collections::BTreeSet, error::Error, sync::Arc, time::Duration};
@@ -252,7 +252,7 @@ async fn end(cluster: &Cluster, host: &Arc<Host>, vm: VmId) -> Result<(), ApiErr
     let remove = |host: Arc<Host>| async move { host.remove(vm.as_str()).await };
     match crate::node::to_its_end(host, remove).await {
         Ok(_) => return Ok(()),
-        Err(HostError::NoSuchVm { .. }) => {}
+        Err(HostError::Vm(VmError::Unknown { .. })) => {}
         Err(error) => return Err(error.to_api()),
     }
     let found = cluster.find(vm.as_str()).await;

@@ -8,7 +8,7 @@ use axum::{
 };
 use forkyard_access::{Refused, TokenError};
 use forkyard_cluster::ClusterError;
-use forkyard_fork::HostError;
+use forkyard_fork::{HostError, VmError};
 use forkyard_types::{ApiError, ErrorKind};
 use std::{collections::BTreeMap, error::Error, time::Duration};
 use utoipa::{
@@ -165,6 +165,12 @@ impl From<HostError> for Refusal {
     fn from(error: HostError) -> Self {
         tracing::info!(error = &error as &dyn Error, "request refused");
         error.to_api().into()
+    }
+}
+
+impl From<VmError> for Refusal {
+    fn from(error: VmError) -> Self {
+        HostError::from(error).into()
     }
 }
 

@@ -13,6 +13,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use forkyard_e2b::{Decoder, LONGEST, is_token, user};
+use forkyard_fork::{HostError, Used};
 use forkyard_types::{VmId, VmView};
 use serde::{Serialize, de::DeserializeOwned};
 use std::time::Duration;
@@ -41,6 +42,11 @@ impl Call {
     /// The sandbox, as the host knows it.
     pub fn id(&self) -> &str {
         self.vm.id.as_str()
+    }
+
+    /// The sandbox, for a use of it.
+    pub async fn used(&self) -> Result<Used, HostError> {
+        self.e2b.host.use_vm(self.id()).await
     }
 
     fn of(e2b: &E2b, vm: &VmView, headers: &HeaderMap) -> Self {

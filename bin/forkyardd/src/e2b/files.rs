@@ -47,7 +47,7 @@ pub async fn download(call: &Call, path: Option<String>) -> Result<Response, Fai
         offset: None,
         limit: None,
     };
-    let files = call.e2b.host.read_file(call.id(), wanted).await?;
+    let files = call.used().await?.read_file(wanted).await?;
     let pieces = stream::unfold(Some(files), |files| async {
         let mut files = files?;
         match files.next().await {
@@ -120,7 +120,7 @@ async fn write<E>(
         mode: None,
         parents: true,
     };
-    let mut files = call.e2b.host.write_file(call.id(), wanted).await?;
+    let mut files = call.used().await?.write_file(wanted).await?;
     while let Some(piece) = pieces.next().await {
         // Dropped, the guest removes what it has.
         let piece = piece.map_err(|_| Failure::invalid("the file did not come in whole"))?;

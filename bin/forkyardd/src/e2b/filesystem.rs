@@ -5,7 +5,7 @@ use forkyard_e2b::{
     EntryInfo, EntryResponse, FileType, ListDirRequest, ListDirResponse, MoveRequest, PathRequest,
     absolute, permissions, rfc3339,
 };
-use forkyard_fork::HostError;
+use forkyard_fork::VmError;
 use forkyard_types::{ErrorKind, FileEntry, FileKind};
 use serde_json::{Value, json};
 
@@ -45,7 +45,7 @@ fn told(path: String, found: FileEntry) -> EntryInfo {
 
 async fn entry(call: &Call, path: &str) -> Result<EntryInfo, Failure> {
     let path = absolute(path);
-    let found = call.e2b.host.stat_file(call.id(), path.clone()).await?;
+    let found = call.used().await?.stat_file(path.clone()).await?;
     Ok(told(path, found))
 }
 
@@ -59,7 +59,7 @@ pub async fn stat(call: Call, asked: PathRequest) -> Result<EntryResponse, Failu
 /// `MakeDir`.
 pub async fn make_dir(call: Call, asked: PathRequest) -> Result<EntryResponse, Failure> {
     let path = absolute(&asked.path);
-    match call.e2b.host.stat_file(call.id(), path.clone()).await {
+    match call.used().await?.stat_file(path.clone()).await {
         Ok(found) if found.kind == FileKind::Folder => {
             return Err(Failure::exists(format!("directory already exists: {path}")));
         }
@@ -71,19 +71,19 @@ pub async fn make_dir(call: Call, asked: PathRequest) -> Result<EntryResponse, F
         Err(error) if is_missing(&error) => {}
         Err(error) => return Err(error.into()),
     }
-    call.e2b.host.make_folder(call.id(), path.clone()).await?;
+    call.used().await?.make_folder(path.clone()).await?;
     let entry = entry(&call, &path).await?;
     Ok(EntryResponse { entry })
 }
 
-fn is_missing(error: &HostError) -> bool {
-    error.to_api().kind == ErrorKind::NotFound
+fn is_missing(error: &VmError) -> bool {
+    error.kind() == ErrorKind::NotFound
 }
 
 /// `Move`.
 pub async fn rename(call: Call, asked: MoveRequest) -> Result<EntryResponse, Failure> {
     let (from, to) = (absolute(&asked.source), absolute(&asked.destination));
-    call.e2b.host.move_file(call.id(), from, to.clone()).await?;
+    call.used().await?.move_file(from, to.clone()).await?;
     let entry = entry(&call, &to).await?;
     Ok(EntryResponse { entry })
 }
@@ -91,14 +91,14 @@ pub async fn rename(call: Call, asked: MoveRequest) -> Result<EntryResponse, Fai
 /// `ListDir`.
 pub async fn list_dir(call: Call, asked: ListDirRequest) -> Result<ListDirResponse, Failure> {
     let top = absolute(&asked.path);
-    let found = call.e2b.host.stat_file(call.id(), top.clone()).await?;
+    let found = call.used().await?.stat_file(top.clone()).await?;
     if found.kind != FileKind::Folder && found.kind != FileKind::Link {
         return Err(Failure::invalid(format!("path is not a directory: {top}")));
     }
     let mut entries: Vec<EntryInfo> = Vec::new();
     let mut folders = vec![(top, asked.depth.max(1))];
     while let Some((folder, depth)) = folders.pop() {
-        for found in call.e2b.host.list_files(call.id(), folder.clone()).await? {
+        for found in call.used().await?.list_files(folder.clone()).await? {
             let path = format!("{}/{}", folder.trim_end_matches('/'), found.name);
             if found.kind == FileKind::Folder && depth > 1 {
                 folders.push((path.clone(), depth - 1));
@@ -118,7 +118,7 @@ pub async fn list_dir(call: Call, asked: ListDirRequest) -> Result<ListDirRespon
 /// `Remove`.
 pub async fn remove(call: Call, asked: PathRequest) -> Result<Value, Failure> {
     let path = absolute(&asked.path);
-    match call.e2b.host.remove_file(call.id(), path, true).await {
+    match call.used().await?.remove_file(path, true).await {
         Err(error) if is_missing(&error) => Ok(json!({})),
         done => Ok(done.map(|()| json!({}))?),
     }

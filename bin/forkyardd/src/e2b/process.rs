@@ -14,7 +14,7 @@ use forkyard_e2b::{
     ProcessInput, ProcessResponse, Selector, SendInputRequest, SendSignalRequest, StartRequest,
     StreamInputRequest, UpdateRequest, end, frame,
 };
-use forkyard_fork::Following;
+use forkyard_fork::{Following, HostError};
 use forkyard_types::{
     Attach, ExecEvent, ExecRequest, ExitStatus, KeptCommand, NotStarted, WindowSize,
 };
@@ -76,7 +76,7 @@ pub async fn start(call: Call, asked: StartRequest) -> Result<Body, Failure> {
             true => Following::Input(mpsc::channel(1).1),
             false => Following::Nothing,
         };
-        let mut events = call.e2b.host.exec(call.id(), request, following).await?;
+        let mut events = call.used().await?.exec(request, following).await?;
         match begun(&mut events).await? {
             Ok(pid) => {
                 let killer = until.map(|until| tokio::spawn(kill_at(call.clone(), pid, until)));
@@ -102,9 +102,10 @@ pub async fn start(call: Call, asked: StartRequest) -> Result<Body, Failure> {
 pub async fn connect(call: Call, asked: OfProcess) -> Result<Body, Failure> {
     let found = running(&call, &asked.process).await?;
     let wanted = Attach { output: true };
-    let host = &call.e2b.host;
-    let mut events = host
-        .attach(call.id(), found.pid, wanted, Following::Nothing)
+    let mut events = call
+        .used()
+        .await?
+        .attach(found.pid, wanted, Following::Nothing)
         .await?;
     let pid = begun(&mut events)
         .await?
@@ -124,17 +125,21 @@ pub async fn connect(call: Call, asked: OfProcess) -> Result<Body, Failure> {
 /// Kills a command that was just started if it still runs at that time. A client that waits no
 /// longer may have gone by then.
 async fn kill_at(call: Call, pid: u32, until: Instant) {
-    let host = &call.e2b.host;
     let find = async || {
-        let all = host.sessions(call.id()).await.unwrap_or_default();
+        let used = call.used().await.ok()?;
+        let all = used.sessions().await.unwrap_or_default();
         all.into_iter().find(|command| command.pid == pid)
     };
     // Numbers are given again.
     let Some(first) = find().await else { return };
     sleep_until(until).await;
     let is_it = |it: &KeptCommand| it.exit.is_none() && it.started == first.started;
+    let killed = async {
+        let used = call.used().await?;
+        Ok::<_, HostError>(used.signal_session(pid, SIGKILL).await?)
+    };
     if find().await.as_ref().is_some_and(is_it)
-        && let Err(error) = host.signal_session(call.id(), pid, SIGKILL).await
+        && let Err(error) = killed.await
     {
         tracing::info!(vm = %call.vm.name, pid, error = &error as &dyn std::error::Error, "not killed in time");
     }
@@ -229,7 +234,7 @@ fn data(data: Data) -> Step {
 
 /// A process that runs.
 async fn running(call: &Call, wanted: &Selector) -> Result<KeptCommand, Failure> {
-    let all = call.e2b.host.sessions(call.id()).await?;
+    let all = call.used().await?.sessions().await?;
     let mut all = all.into_iter().filter(|command| command.exit.is_none());
     let found = match wanted {
         Selector::Pid(pid) => all.find(|command| command.pid == *pid),
@@ -245,7 +250,7 @@ async fn running(call: &Call, wanted: &Selector) -> Result<KeptCommand, Failure>
 
 /// `List`.
 pub async fn list(call: Call, _: Value) -> Result<ListResponse, Failure> {
-    let all = call.e2b.host.sessions(call.id()).await?;
+    let all = call.used().await?.sessions().await?;
     let running = all.into_iter().filter(|command| command.exit.is_none());
     let told = running.map(|command| {
         let mut words = command.argv.into_iter();
@@ -273,10 +278,7 @@ pub async fn update(call: Call, asked: UpdateRequest) -> Result<Value, Failure> 
             rows: pty.size.rows,
             cols: pty.size.cols,
         };
-        call.e2b
-            .host
-            .resize_session(call.id(), found.pid, size)
-            .await?;
+        call.used().await?.resize_session(found.pid, size).await?;
     }
     Ok(json!({}))
 }
@@ -285,10 +287,7 @@ pub async fn update(call: Call, asked: UpdateRequest) -> Result<Value, Failure> 
 pub async fn send_signal(call: Call, asked: SendSignalRequest) -> Result<Value, Failure> {
     let found = running(&call, &asked.process).await?;
     let signal = asked.signal.number();
-    call.e2b
-        .host
-        .signal_session(call.id(), found.pid, signal)
-        .await?;
+    call.used().await?.signal_session(found.pid, signal).await?;
     Ok(json!({}))
 }
 
@@ -305,7 +304,7 @@ async fn type_in(call: &Call, pid: u32, input: &ProcessInput) -> Result<(), Fail
     match bytes.is_empty() {
         // No bytes would be the end of its input.
         true => Ok(()),
-        false => Ok(call.e2b.host.type_to_session(call.id(), pid, bytes).await?),
+        false => Ok(call.used().await?.type_to_session(pid, bytes).await?),
     }
 }
 
@@ -317,9 +316,9 @@ pub async fn close_stdin(call: Call, asked: OfProcess) -> Result<Value, Failure>
             "a terminal has no end of its input: send Ctrl-D (0x04)",
         ));
     }
-    call.e2b
-        .host
-        .type_to_session(call.id(), found.pid, Vec::new())
+    call.used()
+        .await?
+        .type_to_session(found.pid, Vec::new())
         .await?;
     Ok(json!({}))
 }

@@ -18,7 +18,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use forkyard_e2b::{PRIVATE, is_token};
-use forkyard_fork::{HostError, PortError};
+use forkyard_fork::{HostError, PortError, VmError};
 use forkyard_gateway::{exchange, opened, strip, upgrades};
 use forkyard_types::{GuestPort, VmView};
 use tokio::io::{DuplexStream, duplex};
@@ -52,9 +52,13 @@ pub async fn pass(e2b: &E2b, vm: &VmView, port: u16, request: Request) -> Respon
     let Ok(port) = port.to_string().parse::<GuestPort>() else {
         return Failure::invalid("there is no port 0").into_response();
     };
-    let (input, output) = match e2b.host.connect(vm.id.as_str(), port).await {
+    let connected = async {
+        let used = e2b.host.use_vm(vm.id.as_str()).await?;
+        Ok::<_, HostError>(used.connect(port).await?)
+    };
+    let (input, output) = match connected.await {
         Ok(connection) => connection,
-        Err(HostError::Port(PortError::NothingListens { .. })) => {
+        Err(HostError::Vm(VmError::Port(PortError::NothingListens { .. }))) => {
             return reply::closed(vm.id.as_str(), port);
         }
         Err(error) => return Failure::from(error).into_response(),

@@ -8,7 +8,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use forkyard_e2b::{ErrorBody, error_end};
-use forkyard_fork::HostError;
+use forkyard_fork::{HostError, VmError};
 use forkyard_types::{ApiError, ErrorKind, GuestPort};
 use serde_json::json;
 use std::error::Error;
@@ -121,6 +121,12 @@ impl From<HostError> for Failure {
     fn from(error: HostError) -> Self {
         tracing::info!(error = &error as &dyn Error, "request refused");
         error.to_api().into()
+    }
+}
+
+impl From<VmError> for Failure {
+    fn from(error: VmError) -> Self {
+        HostError::from(error).into()
     }
 }
 

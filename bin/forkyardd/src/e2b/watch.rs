@@ -57,7 +57,7 @@ struct Events {
 impl Events {
     async fn of(call: &Call, asked: WatchRequest) -> Result<Self, Failure> {
         let path = absolute(&asked.path);
-        let found = call.e2b.host.stat_file(call.id(), path.clone()).await?;
+        let found = call.used().await?.stat_file(path.clone()).await?;
         if found.kind != FileKind::Folder && found.kind != FileKind::Link {
             return Err(Failure::invalid(format!("path is not a directory: {path}")));
         }
@@ -66,7 +66,7 @@ impl Events {
             recursive: asked.recursive,
         };
         Ok(Self {
-            lines: call.e2b.host.watch_files(call.id(), wanted).await?,
+            lines: call.used().await?.watch_files(wanted).await?,
             pending: Vec::new(),
         })
     }

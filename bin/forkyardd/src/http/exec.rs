@@ -43,7 +43,9 @@ pub async fn exec(
         }
         true => streamed(request).await?,
     };
-    Ok(told(host.exec(&vm, request, following).await?))
+    Ok(told(
+        host.use_vm(&vm).await?.exec(request, following).await?,
+    ))
 }
 
 /// List the commands that a guest keeps: those started with `detach` or `keep` that run, and the
@@ -54,7 +56,7 @@ pub async fn sessions(
     State(host): State<Arc<Host>>,
     Path(vm): Path<String>,
 ) -> Answer<Vec<KeptCommand>> {
-    Ok(axum::Json(host.sessions(&vm).await?))
+    Ok(axum::Json(host.use_vm(&vm).await?.sessions().await?))
 }
 
 /// Attach to a command that a guest keeps.
@@ -77,7 +79,12 @@ pub async fn attach(
         true => Following::Input(follow(Lines::new(request.into_body().into_data_stream()))),
         false => Following::Nothing,
     };
-    Ok(told(host.attach(&vm, pid, wanted, following).await?))
+    Ok(told(
+        host.use_vm(&vm)
+            .await?
+            .attach(pid, wanted, following)
+            .await?,
+    ))
 }
 
 /// Send a command that a guest keeps a signal: unless another is said, one that kills it and all
@@ -91,7 +98,10 @@ pub async fn kill(
     super::Query(wanted): super::Query<SessionSignal>,
 ) -> Answer<()> {
     Ok(axum::Json(
-        host.signal_session(&vm, pid, wanted.signal).await?,
+        host.use_vm(&vm)
+            .await?
+            .signal_session(pid, wanted.signal)
+            .await?,
     ))
 }
 

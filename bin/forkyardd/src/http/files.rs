@@ -31,7 +31,7 @@ pub async fn read_tree(
     Query(wanted): Query<FilePath>,
 ) -> Result<Response, Refusal> {
     Ok(streamed(
-        host.read_tree(&vm, wanted.path).await?,
+        host.use_vm(&vm).await?.read_tree(wanted.path).await?,
         "application/x-tar",
     ))
 }
@@ -49,7 +49,7 @@ pub async fn write_tree(
     body: Body,
 ) -> Answer<FilesWritten> {
     // Not spawned: dropped with the connection, the copy is given up.
-    taken(host.write_tree(&vm, wanted.path).await?, body).await
+    taken(host.use_vm(&vm).await?.write_tree(wanted.path).await?, body).await
 }
 
 /// Read a file's bytes, to its end whatever its size.
@@ -62,7 +62,7 @@ pub async fn read_file(
     Query(wanted): Query<FileRead>,
 ) -> Result<Response, Refusal> {
     Ok(streamed(
-        host.read_file(&vm, wanted).await?,
+        host.use_vm(&vm).await?.read_file(wanted).await?,
         "application/octet-stream",
     ))
 }
@@ -79,7 +79,7 @@ pub async fn write_file(
     Query(wanted): Query<FileWrite>,
     body: Body,
 ) -> Answer<FilesWritten> {
-    taken(host.write_file(&vm, wanted).await?, body).await
+    taken(host.use_vm(&vm).await?.write_file(wanted).await?, body).await
 }
 
 /// Remove a file, or a folder: an empty one, or with all that is in it.
@@ -91,7 +91,10 @@ pub async fn remove_file(
     Path(vm): Path<String>,
     Query(wanted): Query<FileRemove>,
 ) -> Answer<()> {
-    let work = async move { host.remove_file(&vm, wanted.path, wanted.recursive).await };
+    let work = async move {
+        let used = host.use_vm(&vm).await?;
+        Ok::<_, HostError>(used.remove_file(wanted.path, wanted.recursive).await?)
+    };
     super::spawned(work).await.map(Json)
 }
 
@@ -104,7 +107,7 @@ pub async fn stat(
     Path(vm): Path<String>,
     Query(wanted): Query<FilePath>,
 ) -> Answer<FileEntry> {
-    Ok(Json(host.stat_file(&vm, wanted.path).await?))
+    Ok(Json(host.use_vm(&vm).await?.stat_file(wanted.path).await?))
 }
 
 /// List a folder, by name.
@@ -116,7 +119,7 @@ pub async fn list(
     Path(vm): Path<String>,
     Query(wanted): Query<FilePath>,
 ) -> Answer<Vec<FileEntry>> {
-    Ok(Json(host.list_files(&vm, wanted.path).await?))
+    Ok(Json(host.use_vm(&vm).await?.list_files(wanted.path).await?))
 }
 
 /// Make a folder, and those above it that are not there.
@@ -128,7 +131,10 @@ pub async fn make_folder(
     Path(vm): Path<String>,
     Query(wanted): Query<FilePath>,
 ) -> Answer<()> {
-    let work = async move { host.make_folder(&vm, wanted.path).await };
+    let work = async move {
+        let used = host.use_vm(&vm).await?;
+        Ok::<_, HostError>(used.make_folder(wanted.path).await?)
+    };
     super::spawned(work).await.map(Json)
 }
 
@@ -141,7 +147,10 @@ pub async fn rename(
     Path(vm): Path<String>,
     Query(wanted): Query<FileMove>,
 ) -> Answer<()> {
-    let work = async move { host.move_file(&vm, wanted.path, wanted.to).await };
+    let work = async move {
+        let used = host.use_vm(&vm).await?;
+        Ok::<_, HostError>(used.move_file(wanted.path, wanted.to).await?)
+    };
     super::spawned(work).await.map(Json)
 }
 
@@ -155,7 +164,7 @@ pub async fn watch(
     Path(vm): Path<String>,
     Query(wanted): Query<FileWatch>,
 ) -> Result<Response, Refusal> {
-    let events = host.watch_files(&vm, wanted).await?;
+    let events = host.use_vm(&vm).await?.watch_files(wanted).await?;
     Ok(streamed(events, "application/x-ndjson"))
 }
 
@@ -186,6 +195,5 @@ async fn taken(mut files: FilesIn, body: Body) -> Answer<FilesWritten> {
             break;
         }
     }
-    let done: Result<_, HostError> = files.finish().await;
-    Ok(Json(done?))
+    Ok(Json(files.finish().await?))
 }

@@ -15,7 +15,7 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
-use forkyard_fork::{Host, HostError, Piece, PortIn, PortOut};
+use forkyard_fork::{Host, Piece, PortIn, PortOut, VmError};
 use forkyard_types::{self as types, GuestPort};
 use hyper_util::rt::TokioIo;
 use std::{
@@ -51,7 +51,7 @@ pub async fn connect(
     }
     let carrier = request.extensions().get::<Carrier>().cloned();
     let upgrade = hyper::upgrade::on(&mut request);
-    let (input, output) = host.connect(&vm, port).await?;
+    let (input, output) = host.use_vm(&vm).await?.connect(port).await?;
     tokio::spawn(async move {
         // Counted until its end.
         let _carrier = carrier;
@@ -80,7 +80,7 @@ enum Broken {
     #[error("the client's connection broke")]
     Client(#[from] io::Error),
     #[error("the guest's connection broke")]
-    Guest(#[from] HostError),
+    Guest(#[from] VmError),
 }
 
 /// Passes bytes on until both directions have ended, or one has broken.

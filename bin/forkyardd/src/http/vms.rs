@@ -11,7 +11,7 @@ use axum::{
 };
 use forkyard_client::Client;
 use forkyard_cluster::{Layout, Reservation};
-use forkyard_fork::{Host, HostError, Said};
+use forkyard_fork::{Host, HostError, Said, VmError};
 use forkyard_node::Node;
 use forkyard_types::{
     CheckpointRequest, CloneResult, ErrorKind, ForkProgress, ForkRequest, ForkResponse,
@@ -304,7 +304,7 @@ pub async fn forks(
 ) -> Answer<Vec<ForkProgress>> {
     let mut forks = match host.forks_of(&vm).await {
         // The host that forks that VM asks what is made of it here: nothing yet.
-        Err(HostError::NoSuchVm { .. }) if asker.is_node() => Vec::new(),
+        Err(HostError::Vm(VmError::Unknown { .. })) if asker.is_node() => Vec::new(),
         found => found?,
     };
     // Whichever node was asked: "here" would be another one.
@@ -425,7 +425,7 @@ pub async fn console(
     Path(vm): Path<String>,
     Raw(typed): Raw,
 ) -> Result<StatusCode, Refusal> {
-    host.type_in(&vm, typed.into()).await?;
+    host.use_vm(&vm).await?.type_in(typed.into()).await?;
     Ok(StatusCode::NO_CONTENT)
 }
 

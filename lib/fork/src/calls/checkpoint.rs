@@ -10,10 +10,10 @@ use super::came_of;
 use crate::{
     Host, HostError,
     bounds::{BoundReached, Rated},
-    vm::Vm,
 };
 use forkyard_guestlink::Answer;
 use forkyard_types::{CheckpointRequest, FamilyId, ForkMode, RequestId, TicketId, VmId};
+use forkyard_vm::Vm;
 use std::sync::Arc;
 
 impl Host {

@@ -4,15 +4,13 @@
 //! A hint: by it the pages of a fork are sent to the hosts that ask for them
 //! and not to all of them. What any clone reads is the same with and without.
 
-use crate::{
-    HostError,
-    vm::{Vm, lock},
-};
+use crate::HostError;
 use forkyard_guestlink::{Answer, Frames, MOST_FRAMES, joined};
 use forkyard_pager::Run;
 use forkyard_types::{ByteCount, PageCount, PageNo};
+use forkyard_vm::{Vm, lock};
 use forkyard_vmm::page_of_frames;
-use std::ops::Range;
+use std::{ops::Range, sync::Mutex};
 
 /// Pages of a VM's memory that each of its clones reads for itself: few runs,
 /// in order, none of which touch.
@@ -31,8 +29,12 @@ impl Disjoint {
         };
     }
 
-    /// As the pager is told.
-    pub fn runs(&self) -> Vec<Run> {
+    /// Those of a VM, as the pager is told.
+    pub fn of(vm: &Vm) -> Vec<Run> {
+        lock(&vm.attached::<Mutex<Self>>()).runs()
+    }
+
+    fn runs(&self) -> Vec<Run> {
         let run = |pages: &Range<u64>| Run {
             first: PageNo(pages.start),
             pages: PageCount(pages.end - pages.start),
@@ -44,7 +46,7 @@ impl Disjoint {
 /// Marks page frames of a VM's guest, for its forks from now on.
 pub(super) fn mark(vm: &Vm, frames: &[Frames]) -> Result<Answer, HostError> {
     let pages = pages(vm.record().memory, frames)?;
-    lock(&vm.disjoint).mark(pages);
+    lock(&vm.attached::<Mutex<Disjoint>>()).mark(pages);
     Ok(Answer::Marked)
 }
 

@@ -11,11 +11,11 @@ use crate::{
     quota::Places,
     remote::{self, Far},
     ticket::{Promise, Share},
-    vm::Vm,
 };
 use forkyard_network::Subnet;
 use forkyard_store::Store;
 use forkyard_types::{Member, PeerPromise, TicketId, VmId, VmView};
+use forkyard_vm::Vm;
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BTreeSet},

@@ -2,9 +2,8 @@
 
 use super::HostError;
 use forkyard_recipe::ImportError;
-use forkyard_store::StoreError;
 use forkyard_types::ErrorKind;
-use forkyard_vmm::VmmError;
+use forkyard_vm::{hint_of_engine, hint_of_records};
 use std::io;
 
 impl HostError {
@@ -22,10 +21,6 @@ impl HostError {
             (
                 matches!(self, Self::OtherAgent(_)),
                 "its disk is whole: `forkyard image commit CHECKPOINT IMAGE` makes an image of it, or fork it with the version of Forkyard that took it",
-            ),
-            (
-                matches!(self, Self::NoSuchVm { .. }),
-                "`forkyard ps` lists the VMs",
             ),
             (
                 matches!(self, Self::NotPublished { .. }),
@@ -64,24 +59,12 @@ impl HostError {
                 "fork again from a VM that is alive; `forkyard rm` removes it",
             ),
             (
-                matches!(self, Self::NotRunning { .. }),
-                "`forkyard start` boots one that has stopped; `forkyard rm` removes it",
-            ),
-            (
                 matches!(self, Self::NoBoot { .. }),
                 "fork its parent or a checkpoint again; `forkyard image export --vm` gives its disk",
             ),
             (
                 matches!(self, Self::NotNoted),
                 "fork without --live, or run VMs under Linux 6.7 or later",
-            ),
-            (
-                matches!(self, Self::Paused { .. }),
-                "`forkyard resume` lets it go on",
-            ),
-            (
-                matches!(self, Self::Silent { .. }),
-                "it is tried again every few seconds; `forkyard restart` boots it again if it has booted before, `forkyard rm` ends it",
             ),
             (
                 matches!(self, Self::RecipeOfThatName { .. }),
@@ -116,16 +99,8 @@ impl HostError {
                 "`chmod o+x` it, or use other folders",
             ),
             (
-                matches!(self, Self::Store(StoreError::NameTaken { .. })),
-                "choose another name, or remove that VM",
-            ),
-            (
                 matches!(self, Self::Damaged { .. }),
                 "put the file back, or remove the checkpoint by `forkyard rm`",
-            ),
-            (
-                matches!(self, Self::Vmm(VmmError::NoCgroup)),
-                "`mount -t cgroup2 none /sys/fs/cgroup` mounts one; `ip netns exec` hides it: use `nsenter --net=/run/netns/NAME forkyardd`",
             ),
             (
                 self.is_io(io::ErrorKind::PermissionDenied),
@@ -149,11 +124,11 @@ impl HostError {
         if let Self::Volume(error) = self {
             return error.hint();
         }
-        if let Self::Port(error) = self {
-            return Some(error.hint());
-        }
-        if let Self::Session(error) = self {
-            return Some(error.hint());
+        match self {
+            Self::Vm(error) => return error.hint(),
+            Self::Vmm(error) => return hint_of_engine(error),
+            Self::Store(error) => return hint_of_records(error),
+            _ => {}
         }
         hints
             .into_iter()

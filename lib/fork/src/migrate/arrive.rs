@@ -14,7 +14,6 @@ use crate::{
     Host, HostError,
     remote::{Coming, received, unpacked},
     snapshot::{Disk, Layout, WarmShell},
-    vm::lock,
     volumes::frozen_at,
 };
 use forkyard_network::Ports;
@@ -24,6 +23,7 @@ use forkyard_types::{
     Delta, ForkId, Handout, ImageId, PeerMigrated, PeerMigration, PeerPrepare, PeerRound,
     RemotePages, Terms, VmName,
 };
+use forkyard_vm::lock;
 use std::{
     collections::{BTreeMap, btree_map::Entry},
     sync::Mutex,
@@ -249,7 +249,7 @@ impl Host {
             self.remove_files(&[template]);
             let shell = shell?;
             let ready = async {
-                let address = crate::vm::address(layout.of.network, &shell.record);
+                let address = forkyard_vm::address(layout.of.network, &shell.record);
                 self.network.admit(&[(shell.record.id, address)]).await?;
                 self.all_here_or_given_up(migration, &first.parent.name, here)
                     .await

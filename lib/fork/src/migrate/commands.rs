@@ -2,9 +2,10 @@
 //! it leaves goes on serving their clients, over the host where it is
 //! ([`Guest::follow`](forkyard_guestlink::Guest::follow)).
 
-use crate::{Host, HostError, life::Body, vm::lock};
+use crate::{Host, HostError};
 use forkyard_guestlink::Visitors;
 use forkyard_types::{ForkId, PeerLand};
+use forkyard_vm::{Body, lock};
 use std::{collections::BTreeMap, io, sync::Mutex, time::Duration};
 use tokio::time::sleep;
 

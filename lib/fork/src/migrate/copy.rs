@@ -31,7 +31,7 @@ impl Copy {
 
 impl Host {
     /// Reserves what a copy of a VM will be recorded by.
-    pub(super) fn plan_copy(&self, of: &crate::vm::Vm, name: VmName) -> Result<Copy, HostError> {
+    pub(super) fn plan_copy(&self, of: &forkyard_vm::Vm, name: VmName) -> Result<Copy, HostError> {
         if self.registry().find(name.as_str()).is_ok() {
             let name = name.to_string();
             return Err(StoreError::NameTaken { name }.into());

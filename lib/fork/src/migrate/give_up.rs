@@ -2,8 +2,9 @@
 //! another, or forgotten.
 
 use super::arrive::{Stage, Waiting};
-use crate::{Host, vm::lock};
+use crate::Host;
 use forkyard_types::{ForkId, Landed, PeerEndMigration, PeerMigrated, VmView};
+use forkyard_vm::lock;
 use std::time::Duration;
 use tokio::time::{sleep, timeout};
 

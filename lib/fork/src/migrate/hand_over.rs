@@ -5,12 +5,13 @@ use super::{
     leave::{Leaving, key},
     volume::Frozen,
 };
-use crate::{Host, HostError, fork::micros, life::Life, snapshot::Taken, vm::lock};
+use crate::{Host, HostError, fork::micros, snapshot::Taken};
 use forkyard_store::Moving;
 use forkyard_types::{
     ForkMode, ForkReport, Landed, MigrationPhase, MigrationReport, PeerLand, PeerMigrated,
     PeerMigration,
 };
+use forkyard_vm::{Life, lock};
 use std::time::Instant;
 use tracing::{Instrument as _, debug_span};
 
@@ -54,7 +55,7 @@ impl Host {
         let vm = leaving.vm;
         let begun = Instant::now();
         if !vm.is_paused() {
-            crate::pause::hold(&leaving.body, self.options.to_hold_still()).await?;
+            leaving.body.hold(self.options.to_hold_still()).await?;
             let paused = Life::Paused(leaving.body.clone());
             vm.enter(&self.store, paused, |_| {})?;
         }

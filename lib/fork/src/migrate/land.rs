@@ -13,14 +13,13 @@ use super::{
 use crate::{
     Host, HostError,
     fork::micros,
-    life::{Body, Life},
     remote::{Coming, unpacked},
     snapshot::WarmShell,
-    vm::{Vm, address},
 };
 use forkyard_guestlink::{CallId, Request, Session, Visitors};
 use forkyard_store::{Landing, VmRecord};
 use forkyard_types::{Landed, PeerLand, PeerMigrated, Terms, VmState, VmView};
+use forkyard_vm::{Body, Life, Vm, address};
 use futures::future::join_all;
 use std::{
     sync::Arc,

@@ -13,10 +13,8 @@ use crate::{
     Host, HostError,
     fork::micros,
     generation::Generation,
-    life::Body,
     remote::{Far, HERE, Hold, Peer, Share},
     snapshot::Taken,
-    vm::{Turn, Vm, lock},
 };
 use forkyard_pager::PeerKey;
 use forkyard_store::Moving;
@@ -25,13 +23,13 @@ use forkyard_types::{
     MigrateResponse, MigrationOver, MigrationPhase, MigrationReached, MigrationReport, PageCount,
     PeerEndMigration, PeerMigration, PeerRound, VmId,
 };
+use forkyard_vm::{Body, Turn, Vm, VmError, lock};
 use std::{
     net::SocketAddr,
     num::NonZeroUsize,
     sync::Arc,
     time::{Duration, Instant},
 };
-use tokio::sync::MutexGuard;
 use tracing::{Instrument as _, debug_span, instrument};
 
 /// A VM on its way.
@@ -100,7 +98,9 @@ impl Host {
             Ok(landed) => landed,
             Err(error) => {
                 self.tell_over(&leaving, &request, None, Some(&error));
-                turn.next = leaving.next.take();
+                if let Some(next) = leaving.next.take() {
+                    turn.leave(next);
+                }
                 drop(turn);
                 self.give_copy_up(leaving.copy.take()).await;
                 self.keep_warm(&vm, Vec::new());
@@ -149,7 +149,7 @@ impl Host {
     pub(super) async fn gone(
         &self,
         mut leaving: Leaving<'_>,
-        turn: MutexGuard<'_, Turn>,
+        turn: Turn<'_>,
         mut report: MigrationReport,
         landed: Landed,
     ) -> Result<MigrateResponse, HostError> {
@@ -213,12 +213,12 @@ impl Host {
     async fn move_out(
         &self,
         leaving: &mut Leaving<'_>,
-        turn: &mut Turn,
+        turn: &mut Turn<'_>,
         request: &MigrateRequest,
         report: &mut MigrationReport,
     ) -> Result<Landed, HostError> {
         // Its shells are over what it is now.
-        if let Some(generation) = turn.next.take() {
+        if let Some(generation) = turn.take::<Generation>() {
             self.discard(leaving.vm, generation).await;
         }
         let ahead = async {
@@ -355,9 +355,9 @@ impl Host {
         let rounds = Instant::now();
         loop {
             if leaving.vm.forks.is_closed() {
-                return Err(HostError::NoSuchVm {
+                return Err(HostError::Vm(VmError::Unknown {
                     name: leaving.vm.name().to_string(),
-                });
+                }));
             }
             if self.forks.is_closed() {
                 return Err(HostError::Closing);

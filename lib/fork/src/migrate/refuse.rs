@@ -1,7 +1,8 @@
 //! VMs that cannot move.
 
-use crate::{Host, HostError, vm::Vm};
+use crate::{Host, HostError};
 use forkyard_types::VolumeUse;
+use forkyard_vm::Vm;
 
 impl Host {
     /// Refuses what cannot move, and why.

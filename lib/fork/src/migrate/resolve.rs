@@ -1,18 +1,12 @@
 //! A VM that moved, and one of which it is not known whether it did.
 
 use super::leave::{end_of, key};
-use crate::{
-    Host, HostError,
-    life::Life,
-    vm::{Turn, Vm, lock},
-};
+use crate::{Host, HostError};
 use forkyard_store::Moving;
 use forkyard_types::{ForkId, Landed, PeerMigrated, VmId, VmView};
+use forkyard_vm::{Life, Turn, Vm, lock};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
-use tokio::{
-    sync::MutexGuard,
-    time::{sleep, timeout},
-};
+use tokio::time::{sleep, timeout};
 
 /// Knowledge of whether a VM goes on elsewhere.
 enum Known {
@@ -47,7 +41,7 @@ impl Host {
             && let Ok(body) = vm.body()
         {
             vm.enter(&self.store, Life::Running(body.clone()), |_| {})?;
-            crate::pause::go_on(&body).await?;
+            body.go_on().await?;
         }
         self.no_longer_moving(vm)
     }
@@ -131,7 +125,7 @@ impl Host {
                 continue;
             };
             // The host that has it is moving it.
-            let Ok(turn) = vm.turn.try_lock() else {
+            let Some(turn) = vm.try_turn() else {
                 continue;
             };
             match self.ask_whether(vm.id, &moving).await {
@@ -173,7 +167,7 @@ impl Host {
     pub(super) async fn left(
         &self,
         vm: &Arc<Vm>,
-        turn: MutexGuard<'_, Turn>,
+        turn: Turn<'_>,
         (migration, peer): (ForkId, &str),
         landed: Landed,
     ) -> VmView {

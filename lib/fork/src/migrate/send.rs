@@ -5,7 +5,6 @@ use crate::{
     Host, HostError,
     remote::page_run,
     snapshot::{Disk, Snapshot, Taken},
-    vm::lock,
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_image::Lineage;
@@ -14,6 +13,7 @@ use forkyard_types::{
     Delta, HandoutVm, ImageId, MigrationReport, PackedRuns, PageCount, PageOrder, PeerLand,
     PeerMigrated, PeerMigration, PeerPrepare, RemotePages,
 };
+use forkyard_vm::lock;
 use std::path::Path;
 
 impl Host {

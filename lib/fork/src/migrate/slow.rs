@@ -9,7 +9,8 @@
 //! behind, and is set right once this ends.
 
 use super::converge::Pace;
-use crate::life::Body;
+use forkyard_vm::Body;
+
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::watch, task::JoinHandle, time::timeout};
 

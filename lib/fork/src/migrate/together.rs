@@ -17,25 +17,19 @@
 //! | the answer, or a daemon | each is asked about as one that moves alone: all are there, or all here |
 
 use super::{Images, hand_over::Handed, leave::Leaving, slow::Slow, way_back::Below};
-use crate::{
-    Host, HostError,
-    fork::micros,
-    vm::{Turn, lock},
-};
+use crate::{Host, HostError, fork::micros, generation::Generation};
 use forkyard_types::{
     ByteCount, Landed, MigrateRequest, MigrateResponse, MigrationReport, PeerMigrated,
     PeerMigration,
 };
+use forkyard_vm::{Turn, lock};
 use futures::future::join_all;
 use std::{
     collections::BTreeSet,
     sync::Mutex,
     time::{Duration, Instant},
 };
-use tokio::{
-    sync::{MutexGuard, Notify},
-    time::timeout,
-};
+use tokio::{sync::Notify, time::timeout};
 
 /// Most VMs that move as one.
 const MOST: usize = 64;
@@ -193,7 +187,9 @@ impl Host {
             Err(error) => {
                 for ((leaving, mut turn), vm) in leaving.iter_mut().zip(turns).zip(&vms) {
                     self.tell_over(leaving, &request, None, Some(&error));
-                    turn.next = leaving.next.take();
+                    if let Some(next) = leaving.next.take() {
+                        turn.leave(next);
+                    }
                     drop(turn);
                     self.keep_warm(vm, Vec::new());
                 }
@@ -222,13 +218,13 @@ impl Host {
     async fn move_out_together(
         &self,
         leaving: &mut [Leaving<'_>],
-        turns: &mut [MutexGuard<'_, Turn>],
+        turns: &mut [Turn<'_>],
         request: &MigrateRequest,
         reports: &mut [MigrationReport],
     ) -> Result<Vec<Landed>, HostError> {
         for (leaving, turn) in leaving.iter().zip(turns) {
             // Its shells are over what it is now.
-            if let Some(generation) = turn.next.take() {
+            if let Some(generation) = turn.take::<Generation>() {
                 self.discard(leaving.vm, generation).await;
             }
         }

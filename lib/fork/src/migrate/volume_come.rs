@@ -6,11 +6,12 @@
 //! | the migration | what was new here goes; a copy is as it was, by the next stream |
 //! | the daemon | the next one undoes what arrived, unless its VM is recorded |
 
-use crate::{Host, HostError, blocking::blocking, vm::lock, volumes::SENT};
+use crate::{Host, HostError, blocking::blocking, volumes::SENT};
 use bytes::Bytes;
 use forkyard_types::{
     DataDisk, DataRole, ForkId, PeerDisk, PeerMigrated, SentVolume, VmName, VolumeAt, VolumeUse,
 };
+use forkyard_vm::lock;
 use std::{
     collections::BTreeMap,
     io::Write as _,

@@ -10,8 +10,9 @@
 //! kept is known to this daemon alone: the next one drops it, and all is sent then.
 
 use super::{Images, leave::Leaving};
-use crate::{Host, HostError, remote::Hold, vm::lock};
+use crate::{Host, HostError, remote::Hold};
 use forkyard_types::{Handout, ImageId, PageCount, PeerKept, PeerMigrated, PeerMigration, VmId};
+use forkyard_vm::lock;
 use std::{
     collections::BTreeMap,
     sync::Mutex,

@@ -15,9 +15,10 @@ use super::{
     away::{Away, Stage},
     hand_out::key_of,
 };
-use crate::{Host, HostError, to_text, vm::lock};
+use crate::{Host, HostError, to_text};
 use forkyard_store::StoreError;
 use forkyard_types::{ApiError, ErrorKind, FamilyId, ForkId, ImageId, Member, VmId, VmView};
+use forkyard_vm::{VmError, lock};
 use futures::future::join_all;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -234,8 +235,10 @@ impl Host {
     /// forgotten if it could not be asked before.
     pub(crate) async fn remove_elsewhere(&self, word: &str) -> Result<VmView, HostError> {
         let found = self.abroad.find(word);
-        let vm = found.ok_or_else(|| HostError::NoSuchVm {
-            name: word.to_owned(),
+        let vm = found.ok_or_else(|| {
+            HostError::Vm(VmError::Unknown {
+                name: word.to_owned(),
+            })
         })?;
         let name = vm.host.clone().unwrap_or_default();
         let peer = match self.peer(&name) {

@@ -5,13 +5,11 @@
 //! time. So it is ended as soon as that is known, and its record says why.
 
 use super::order::is_nearly_here;
-use crate::{
-    Host, HostError, happenings,
-    vm::{Vm, lock},
-};
+use crate::{Host, HostError, happenings};
 use forkyard_pager::{Arrival, PagerError};
 use forkyard_store::VmRecord;
 use forkyard_types::{Awaited, FamilyId, ImageId, PageCount, PageNo, TransferOver, VmName, VmPart};
+use forkyard_vm::{Vm, lock};
 use forkyard_vmm::Cause;
 use std::{
     collections::{BTreeMap, btree_map::Entry},

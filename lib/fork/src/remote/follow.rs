@@ -1,8 +1,9 @@
 //! The ends of a ticket's clones on other hosts: asked for where they are, and told of
 //! where they are waited for.
 
-use crate::{Host, HostError, vm::lock};
+use crate::{Host, HostError};
 use forkyard_types::{PeerTicketRequest, PeerTicketResponse, TicketId, VmId};
+use forkyard_vm::{VmError, lock};
 use std::{collections::BTreeSet, time::Duration};
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 
@@ -121,7 +122,7 @@ impl Host {
         loop {
             let at = self.abroad.find(vm.as_str()).and_then(|view| view.host);
             match self.remove_elsewhere(vm.as_str()).await {
-                Ok(_) | Err(HostError::NoSuchVm { .. }) => return,
+                Ok(_) | Err(HostError::Vm(VmError::Unknown { .. })) => return,
                 Err(_) if { at.as_ref() }.is_some_and(|name| self.is_lost(name)) => {
                     self.doom(&at.unwrap_or_default(), &[vm]);
                     return;

@@ -5,10 +5,11 @@
 //! place, which counts for more than the loan it is in.
 
 use super::{abroad::Migrated, away::Away, hand_out::secret_of, hosts::tunnel_of};
-use crate::{Host, HostError, life::Life, vm::lock};
+use crate::{Host, HostError};
 use forkyard_pager::PeerKey;
 use forkyard_store::{Teller, VmRecord};
 use forkyard_types::{FamilyHost, FamilyId, ForkId, HandoutFamily, ImageId, Member, VmId};
+use forkyard_vm::{Life, lock};
 use std::net::Ipv4Addr;
 
 impl Host {
@@ -63,8 +64,7 @@ impl Host {
         let mut migrations = self.abroad.migrations();
         migrations.retain(|it| {
             let vm = self.registry().get(it.vm);
-            let rests =
-                vm.is_none_or(|vm| lock(&vm.moving).is_none() && vm.turn.try_lock().is_ok());
+            let rests = vm.is_none_or(|vm| lock(&vm.moving).is_none() && vm.try_turn().is_some());
             !it.is_there && rests
         });
         migrations

@@ -24,7 +24,7 @@ use super::{
     hosts::{check, compose, hosts_of, is},
     take::way_to,
 };
-use crate::{Host, HostError, vm::network_of};
+use crate::{Host, HostError, network_of};
 use forkyard_network::{NetworkError, Span, Subnet};
 use forkyard_store::{FamilyTunnel, Loan, Teller};
 use forkyard_types::{

@@ -6,12 +6,11 @@ use crate::{
     boot::{MEMORY_MIB, VCPUS},
     clone::{Asked, Origin as CloneOrigin},
     fork::{MOST_CLONES, Wanted, micros},
+    network_of,
     quota::{Asker, Places},
     remote::Far,
     snapshot::{Assigned, Disk, Layout, Original, Snapshot},
     telemetry::Counted,
-    under_way::UnderWay,
-    vm::network_of,
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_network::Subnet;
@@ -22,6 +21,7 @@ use forkyard_types::{
     ImageId, Member, NetworkPolicy, PageCount, PageOrder, PageRun, PeerForkRequest,
     PeerForkResponse, PeerTicket, RemotePages, VmPart, VmView,
 };
+use forkyard_vm::UnderWay;
 use forkyard_vmm::Accel;
 use std::{
     collections::BTreeSet,

@@ -1,13 +1,14 @@
 //! Snapshots on disk: written, served again after a restart, opened.
 
 use super::Snapshot;
-use crate::{Host, HostError, blocking::blocking, vm::Vm};
+use crate::{Host, HostError, blocking::blocking};
 use forkyard_guestlink::VERSION;
 use forkyard_image::{Lineage, write_file};
 use forkyard_pager::{PagerError, Refusal};
 use forkyard_store::VmRecord;
 use forkyard_sys_host::private;
 use forkyard_types::{ImageId, VmName, VmState};
+use forkyard_vm::Vm;
 use std::{
     collections::BTreeSet,
     fs::{self, DirBuilder, File},

@@ -11,13 +11,13 @@
 use super::{Layout, Snapshot, WarmShell};
 use crate::{
     Host, HostError,
+    calls::Disjoint,
     fork::{Wanted, micros},
     generation::{Next, Rest},
-    life::Body,
     noted::{Ahead, Copied, Take, all},
-    vm::{Vm, lock},
 };
 use forkyard_types::{ByteCount, ForkId, ForkMode, ForkReport, ImageId};
+use forkyard_vm::{Body, Vm};
 use forkyard_vmm::{Machine, VmmError};
 use std::{path::Path, time::Instant};
 use tracing::{Instrument as _, debug_span, instrument};
@@ -103,7 +103,7 @@ impl Host {
             let snapshot = Snapshot {
                 layout: layout.clone(),
                 devices: taken.devices,
-                disjoint: lock(&parent.disjoint).runs(),
+                disjoint: Disjoint::of(parent),
             };
             Ok(Taken { snapshot, former })
         };

@@ -6,12 +6,11 @@ use crate::{
     blocking::blocking,
     clone::{Asked, Origin},
     fork::{Wanted, assign, micros},
+    network_of,
     quota::Places,
     remote::Far,
     snapshot::{Assigned, Disk, Layout, Original, Snapshot, WarmShell},
     terms::NewTerms,
-    under_way::UnderWay,
-    vm::network_of,
 };
 use forkyard_guestlink::VERSION;
 use forkyard_network::Subnet;
@@ -21,6 +20,7 @@ use forkyard_types::{
     ActivateRequest, ActivateResponse, CloneResult, EventVm, ForkId, ForkMode, ForkReport, Member,
     NetworkPolicy, SubstrateParts, VmId, VmName, VmView,
 };
+use forkyard_vm::UnderWay;
 use futures::{StreamExt as _, stream};
 use std::{collections::BTreeSet, fs, net::Ipv4Addr, path::PathBuf, time::Instant};
 use tracing::instrument;

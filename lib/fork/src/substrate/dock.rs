@@ -1,7 +1,7 @@
 //! Docking: a running VM becomes a substrate.
 
 use super::{Entry, Leaving, Substrate, SubstrateError};
-use crate::{Host, HostError, blocking::blocking, vm::Vm};
+use crate::{Host, HostError, blocking::blocking};
 use forkyard_guestlink::VERSION;
 use forkyard_guestlink::{Command, ExecOut, Stream};
 use forkyard_store::VmRecord;
@@ -10,6 +10,7 @@ use forkyard_types::{
     ByteCount, CheckpointRequest, CloneResult, DockRequest, ExitStatus, ForkId, ForkRequest,
     SubstrateGuest, SubstrateKind, SubstrateView, VmName,
 };
+use forkyard_vm::Vm;
 use std::{collections::BTreeMap, fs, sync::Arc};
 use tracing::{Instrument as _, debug_span, instrument};
 
@@ -207,7 +208,7 @@ impl Host {
         running.input().send(line).await?;
         let (mut said, mut complaint) = (Vec::new(), Vec::new());
         // The agent is watched over all the while; one that is silent ends this.
-        let lost = crate::alive::silent_for(Arc::downgrade(vm), self.options.patience);
+        let lost = vm.silent_for(self.options.patience);
         // Nor may one that answers take for ever: it holds up all docks.
         let bound = self.options.to_prepare(vm.record().memory);
         let late = tokio::time::sleep(bound);
@@ -215,7 +216,7 @@ impl Host {
         let why = loop {
             let out = tokio::select! {
                 out = running.next() => out,
-                error = &mut lost => return Err(error),
+                error = &mut lost => return Err(error.into()),
                 () = &mut late => break format!("it took longer than {} s", bound.as_secs()),
             };
             match out {

@@ -22,9 +22,8 @@ use crate::{
     Host, HostError,
     blocking::blocking,
     clone::identity,
+    network_of,
     snapshot::{Vessel, WarmShell},
-    under_way::UnderWay,
-    vm::{lock, network_of},
 };
 use forkyard_forecast::Millis;
 use forkyard_guestlink::{Cloned, Guest, Identify};
@@ -34,6 +33,7 @@ use forkyard_substrate::access::Act;
 use forkyard_types::{
     ByteCount, Epoch, ForkId, StandbyRequest, StandbyView, SubstrateView, VmId, VmName,
 };
+use forkyard_vm::{UnderWay, lock};
 use forkyard_vmm::RunState;
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -5,11 +5,9 @@
 //! waited for again, and those to be killed are.
 
 use super::{Entry, Fate, Phase, Tickets};
-use crate::{
-    Host, HostError, happenings,
-    vm::{Vm, lock},
-};
+use crate::{Host, HostError, happenings};
 use forkyard_types::{TicketChanged, TicketId, TicketStage, VmId};
+use forkyard_vm::{Vm, lock};
 
 /// Work that an earlier daemon left to do for a ticket.
 #[derive(Debug, PartialEq, Eq)]

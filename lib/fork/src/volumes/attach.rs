@@ -1,10 +1,11 @@
 //! Volumes as disks of VMs: begun, frozen, ended, and put right after a crash.
 
 use super::{Blockd, FORK, VolumeError, over, writer_of};
-use crate::{Host, HostError, blocking::blocking, snapshot::Disk, vm::Vm};
+use crate::{Host, HostError, blocking::blocking, snapshot::Disk};
 use forkyard_blockd::{Request, Writer};
 use forkyard_store::VmRecord;
 use forkyard_types::{ByteCount, ImageId, RootVolume, VmName, VmState, VolumeAt, VolumeUse};
+use forkyard_vm::Vm;
 use forkyard_vmm::RootDisk;
 use std::{path::Path, time::Duration};
 

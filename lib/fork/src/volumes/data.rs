@@ -20,10 +20,11 @@
 //! | the daemon while it erases a record | the next one removes branches that no record names |
 
 use super::{Blockd, FORK, VolumeError, uses};
-use crate::{Host, HostError, blocking::blocking, snapshot::Layout, vm::Vm};
+use crate::{Host, HostError, blocking::blocking, snapshot::Layout};
 use forkyard_blockd::Request;
 use forkyard_store::VmRecord;
 use forkyard_types::{DataDisk, DataRole, DataVolume, ImageId, RunRequest, VmId, VmName, VolumeAt};
+use forkyard_vm::Vm;
 use forkyard_vmm::DataDrive;
 use std::collections::BTreeSet;
 

@@ -2,7 +2,8 @@
 
 use super::super::Substrate;
 use super::Standby;
-use crate::under_way::UnderWay;
+use forkyard_vm::UnderWay;
+
 use forkyard_forecast::{
     Demand, Millis,
     bound::{Memory, bounded},

@@ -6,13 +6,13 @@
 //! ExecEvent <------------------ relay <------------- guest
 //! ```
 
-use crate::{Host, HostError, alive::silent_for, idle::InUse, vm::lock};
+use crate::{InUse, Used, VmError, lock};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_guestlink::{CHUNK, Command, Exec, ExecInput as Controls, ExecOut, LinkError, Stream};
 use forkyard_types::{
     ApiError, Attach, ExecEvent, ExecInput, ExecRequest, ExecStarted, ExecTimedOut,
 };
-use std::{future::pending, sync::Arc, time::Duration};
+use std::{future::pending, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
     sync::mpsc,
@@ -36,20 +36,17 @@ pub enum Following {
     Input(mpsc::Receiver<Result<ExecInput, ApiError>>),
 }
 
-impl Host {
+impl Used {
     /// Starts a command; what it does arrives on the channel, its end last.
     /// Dropping the channel hangs the command up.
     pub async fn exec(
-        &self,
-        vm: &str,
+        self,
         request: ExecRequest,
         following: Following,
-    ) -> Result<mpsc::Receiver<ExecEvent>, HostError> {
+    ) -> Result<mpsc::Receiver<ExecEvent>, VmError> {
         let input = checked(&request)?;
-        let vm = self.vm(vm)?;
-        let in_use = self.used(&vm).await?;
-        let body = vm.answering()?;
-        let own = lock(&vm.terms).env.clone();
+        let body = self.answering()?;
+        let own = lock(&self.vm.terms).env.clone();
         let env = own.into_iter().chain(request.env).collect();
         let running = body
             .guest
@@ -73,27 +70,20 @@ impl Host {
             }
         };
         let limit = request.timeout_s.filter(|_| !request.detach);
-        let lost = silent_for(Arc::downgrade(&vm), self.options.patience);
-        tokio::spawn(relay(running, events, limit, lost, (feeder, in_use)));
+        let lost = self.lost();
+        tokio::spawn(relay(running, events, limit, lost, (feeder, self.in_use)));
         Ok(receiver)
     }
 
     /// Follows a command that is kept. Dropping the channel leaves it to itself again.
     pub async fn attach(
-        &self,
-        vm: &str,
+        self,
         pid: u32,
         wanted: Attach,
         following: Following,
-    ) -> Result<mpsc::Receiver<ExecEvent>, HostError> {
-        let vm = self.vm(vm)?;
-        let in_use = self.used(&vm).await?;
-        let lost = silent_for(Arc::downgrade(&vm), self.options.patience);
-        tokio::select! {
-            found = self.find_session(&vm, pid) => drop(found?),
-            error = lost => return Err(error),
-        }
-        let running = vm.answering()?.guest.attach(pid, wanted.output).await?;
+    ) -> Result<mpsc::Receiver<ExecEvent>, VmError> {
+        self.find_session(pid).await?;
+        let running = self.answering()?.guest.attach(pid, wanted.output).await?;
         let (events, receiver) = mpsc::channel(WAITING);
         let feeder = match following {
             // Its input stays open for others.
@@ -103,15 +93,15 @@ impl Host {
                 feed(input, Vec::new(), following, events, End::IsSaid)
             }
         };
-        let lost = silent_for(Arc::downgrade(&vm), self.options.patience);
-        tokio::spawn(relay(running, events, None, lost, (feeder, in_use)));
+        let lost = self.lost();
+        tokio::spawn(relay(running, events, None, lost, (feeder, self.in_use)));
         Ok(receiver)
     }
 }
 
 /// Refuses what makes no sense; the first bytes of its input.
-fn checked(request: &ExecRequest) -> Result<Vec<u8>, HostError> {
-    let wrong = |why: &str| Err(HostError::Invalid(why.into()));
+fn checked(request: &ExecRequest) -> Result<Vec<u8>, VmError> {
+    let wrong = |why: &str| Err(VmError::Invalid(why.into()));
     let texts = [&request.workdir, &request.user].into_iter().flatten();
     let of_env = request.env.iter().flat_map(|(name, value)| [name, value]);
     let mut words = request.argv.iter().chain(texts).chain(of_env);
@@ -145,10 +135,10 @@ fn checked(request: &ExecRequest) -> Result<Vec<u8>, HostError> {
     decoded(request.stdin.as_deref().unwrap_or_default())
 }
 
-fn decoded(text: &str) -> Result<Vec<u8>, HostError> {
+fn decoded(text: &str) -> Result<Vec<u8>, VmError> {
     BASE64_STANDARD
         .decode(text)
-        .map_err(|_| HostError::Invalid("stdin is not base64".into()))
+        .map_err(|_| VmError::Invalid("stdin is not base64".into()))
 }
 
 /// The end of a command's input.
@@ -236,7 +226,7 @@ async fn hear(
                     Ok(()) => Ok(()),
                     Err(_) => return,
                 },
-                (Ok(_), None) => Err(HostError::Invalid("input after its end".into()).to_api()),
+                (Ok(_), None) => Err(VmError::Invalid("input after its end".into()).to_api()),
                 (Err(error), _) => Err(error.to_api()),
             },
             Ok(ExecInput::Eof) => {
@@ -246,7 +236,7 @@ async fn hear(
             Ok(ExecInput::Resize(size)) => controls.resize(size).await.map_err(told),
             Ok(ExecInput::Signal(signal)) => match signal {
                 1..=64 => controls.signal(signal).await.map_err(told),
-                _ => Err(HostError::Invalid(format!("there is no signal {signal}")).to_api()),
+                _ => Err(VmError::Invalid(format!("there is no signal {signal}")).to_api()),
             },
             Err(error) => Err(error),
         };
@@ -263,14 +253,14 @@ async fn hear(
 }
 
 fn told(error: LinkError) -> ApiError {
-    HostError::from(error).to_api()
+    VmError::from(error).to_api()
 }
 
 async fn relay(
     mut running: Exec,
     events: mpsc::Sender<ExecEvent>,
     limit: Option<u32>,
-    lost: impl Future<Output = HostError>,
+    lost: impl Future<Output = VmError>,
     _held: (Feeder, InUse),
 ) {
     let too_long = async {
@@ -313,7 +303,7 @@ async fn relay(
             Some(ExecOut::Started { pid }) => ExecEvent::Started(ExecStarted { pid }),
             // Nothing of a command.
             Some(ExecOut::Kept(_)) => continue,
-            Some(ExecOut::Lost(error)) => ExecEvent::Error(HostError::from(error).to_api()),
+            Some(ExecOut::Lost(error)) => ExecEvent::Error(VmError::from(error).to_api()),
             None => return,
         };
         if events.send(event).await.is_err() {

@@ -8,7 +8,7 @@
 //! A VM that is paused, or stands still for a fork, is not asked. Nothing is done to one that is
 //! silent: its programs may be running.
 
-use crate::{Host, HostError, life::Body, vm::Vm};
+use crate::{Body, Vm, VmError};
 use forkyard_guestlink::LinkError;
 use std::{
     sync::{Arc, Weak},
@@ -21,11 +21,12 @@ const EVERY: Duration = Duration::from_secs(2);
 /// Questions without an answer, one after the other, that make silence.
 const QUESTIONS: u32 = 2;
 
-impl Host {
-    /// Asks a running VM's agent every few seconds whether it is there.
-    pub(crate) fn watch_agent(&self, vm: &Arc<Vm>, body: &Arc<Body>) {
-        let (vm, body) = (Arc::downgrade(vm), Arc::downgrade(body));
-        let patience = self.options.to_answer();
+impl Vm {
+    /// Asks the agent every few seconds whether it is there, as long as this is the body. An operator's
+    /// patience tells when silence is a failure.
+    pub fn watch_agent(self: &Arc<Self>, body: &Arc<Body>, patience: Duration) {
+        let (vm, body) = (Arc::downgrade(self), Arc::downgrade(body));
+        let patience = to_answer(patience);
         tokio::spawn(async move {
             // Only what is noted here is taken back here.
             let mut noted = false;
@@ -65,13 +66,28 @@ impl Host {
     }
 }
 
-/// Returns true if a VM cannot answer because it is paused, forked or stopped.
-fn is_still(vm: &Vm) -> bool {
-    vm.is_paused() || !vm.is_running() || vm.turn.try_lock().is_err()
+/// Time an agent may leave one question unanswered, under this patience; its VM is silent after two in a
+/// row.
+fn to_answer(patience: Duration) -> Duration {
+    (patience / 4).clamp(Duration::from_secs(1), Duration::from_secs(15))
 }
 
-/// Resolves when a VM has not answered for so long, with the reason. Cancel-safe.
-pub(crate) async fn silent_for(vm: Weak<Vm>, patience: Duration) -> HostError {
+/// Returns true if a VM cannot answer because it is paused, forked or stopped.
+fn is_still(vm: &Vm) -> bool {
+    vm.is_paused() || !vm.is_running() || vm.try_turn().is_none()
+}
+
+impl Vm {
+    /// Resolves when the VM has not answered for so long, with the reason. Cancel-safe.
+    pub fn silent_for(
+        self: &Arc<Self>,
+        patience: Duration,
+    ) -> impl Future<Output = VmError> + Send + use<> {
+        silent_for(Arc::downgrade(self), patience)
+    }
+}
+
+async fn silent_for(vm: Weak<Vm>, patience: Duration) -> VmError {
     let mut silent = Duration::ZERO;
     loop {
         sleep(EVERY).await;
@@ -81,7 +97,7 @@ pub(crate) async fn silent_for(vm: Weak<Vm>, patience: Duration) -> HostError {
         };
         match vm.silence() {
             Some(why) if silent >= patience => {
-                return HostError::Silent { vm: vm.name(), why };
+                return VmError::Silent { vm: vm.name(), why };
             }
             Some(_) => silent += EVERY,
             None => silent = Duration::ZERO,
@@ -92,7 +108,6 @@ pub(crate) async fn silent_for(vm: Weak<Vm>, patience: Duration) -> HostError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::options::to_answer;
 
     #[test]
     fn an_agent_that_hangs_is_known_to_within_the_patience() {

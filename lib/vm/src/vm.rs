@@ -1,48 +1,38 @@
 //! One VM as its host knows it.
 
 use crate::{
-    HostError,
-    calls::Disjoint,
-    generation::Generation,
-    happenings,
-    idle::Uses,
-    life::{Body, Life},
-    noted::Notes,
-    ports::Places,
-    requests::Requests,
-    under_way::UnderWay,
+    Attached, Body, Life, Turn, UnderWay, Uses, VmError, happenings, ports::Places, turn::Turns,
 };
 use forkyard_events::Broadcast;
 use forkyard_guestlink::Cloned;
 use forkyard_network::Subnet;
-use forkyard_store::{FamilyNo, Moving, Store, StoreError, VmRecord};
+use forkyard_store::{Moving, Store, StoreError, VmRecord};
 use forkyard_types::{Address, FamilyId, Member, Terms, VmId, VmName, VmState, VmView};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use tokio::sync::{MutexGuard as AsyncGuard, watch};
+use std::{
+    any::Any,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+};
 
 /// A VM that exists: it runs, or its record waits for `rm`.
 #[derive(Debug)]
-pub(crate) struct Vm {
+pub struct Vm {
+    /// Id.
     pub id: VmId,
+    /// Network of its family.
     pub network: Subnet,
     /// A ticket's clone: no more once it has ended, as a process after fork(2).
     pub ephemeral: bool,
     /// Origin as a clone, if this daemon made it.
     pub cloned: Option<Cloned>,
-    /// Requests of its programs.
-    pub requests: Requests,
-    /// Memory that its programs have marked as disjoint access.
-    pub disjoint: Mutex<Disjoint>,
     record: Mutex<VmRecord>,
     /// Locked after the record, where both are.
     life: Mutex<Life>,
-    notes: Mutex<Notes>,
     /// Broadcast of its changes, once it is listed.
     events: OnceLock<Broadcast>,
     /// Forks and checkpoints of it under way; none begins once it is being removed.
     pub forks: UnderWay,
     /// Connections to its ports.
-    pub ports: Places,
+    pub(crate) ports: Places,
     /// Host on which it may run instead, if another host was asked to let it go on there.
     pub moving: Mutex<Option<Moving>>,
     /// Labels, environment, and its end.
@@ -51,26 +41,9 @@ pub(crate) struct Vm {
     pub uses: Uses,
     /// Held while it is put to sleep for want of use, or woken.
     pub sleep: tokio::sync::Mutex<()>,
-    /// Number of requests that wait for the turn to fork it.
-    wanting: watch::Sender<u32>,
-    /// Held through a fork and through the VM's end: one at a time.
-    pub turn: tokio::sync::Mutex<Turn>,
-}
-
-/// A wait for a turn, until dropped.
-struct Waiting<'a>(&'a watch::Sender<u32>);
-
-impl Drop for Waiting<'_> {
-    fn drop(&mut self) {
-        self.0.send_modify(|waiting| *waiting -= 1);
-    }
-}
-
-/// State that only the holder of the turn may touch.
-#[derive(Debug, Default)]
-pub(crate) struct Turn {
-    /// Resources of the next fork, as far as they have been made.
-    pub next: Option<Generation>,
+    turns: Turns,
+    /// State of what is built on VMs.
+    attached: Attached,
 }
 
 impl Vm {
@@ -81,11 +54,8 @@ impl Vm {
             network,
             ephemeral: false,
             cloned: None,
-            requests: Requests::default(),
-            disjoint: Mutex::default(),
             record: Mutex::new(record),
             life: Mutex::new(life),
-            notes: Mutex::default(),
             events: OnceLock::new(),
             forks: UnderWay::default(),
             ports: Places::default(),
@@ -93,8 +63,8 @@ impl Vm {
             terms: Mutex::default(),
             uses: Uses::default(),
             sleep: tokio::sync::Mutex::default(),
-            wanting: watch::Sender::new(0),
-            turn: tokio::sync::Mutex::default(),
+            turns: Turns::default(),
+            attached: Attached::default(),
         }
     }
 
@@ -115,6 +85,7 @@ impl Vm {
         (record.created, record.family, record.member)
     }
 
+    /// Name as of now.
     pub fn name(&self) -> VmName {
         lock(&self.record).name.clone()
     }
@@ -206,7 +177,7 @@ impl Vm {
     }
 
     /// Returns the running machine, or the error that nothing runs.
-    pub fn body(&self) -> Result<Arc<Body>, HostError> {
+    pub fn body(&self) -> Result<Arc<Body>, VmError> {
         let life = lock(&self.life);
         if let Some(body) = life.body() {
             return Ok(body.clone());
@@ -215,39 +186,45 @@ impl Vm {
         drop(life);
         let vm = self.name();
         Err(match silence {
-            Some(why) => HostError::Silent { vm, why },
-            None => HostError::NotRunning { vm, state },
+            Some(why) => VmError::Silent { vm, why },
+            None => VmError::NotRunning { vm, state },
         })
     }
 
+    /// Waits for the turn to change this VM: forks, its end and all else that takes more than one step
+    /// come one after the other, in the order of their requests.
+    pub async fn turn(&self) -> Turn<'_> {
+        self.turns.next().await
+    }
+
     /// The turn, for a fork: a holder that only tidies up gives it up.
-    pub async fn turn_to_fork(&self) -> AsyncGuard<'_, Turn> {
-        self.wanting.send_modify(|waiting| *waiting += 1);
-        let _waiting = Waiting(&self.wanting);
-        self.turn.lock().await
+    pub async fn turn_to_fork(&self) -> Turn<'_> {
+        self.turns.next_to_fork().await
+    }
+
+    /// The turn, if nothing has it.
+    pub fn try_turn(&self) -> Option<Turn<'_>> {
+        self.turns.try_next()
     }
 
     /// Resolves once a request waits for the turn to fork it.
     pub fn wanted(&self) -> impl Future<Output = ()> + Send + use<> {
-        let mut wanting = self.wanting.subscribe();
-        async move {
-            // A VM that is gone is not wanted, and by then not folded.
-            let _ = wanting.wait_for(|waiting| *waiting > 0).await;
-        }
+        self.turns.wanted()
     }
 
+    /// Tells whether a request waits for the turn to fork it.
     pub fn is_wanted(&self) -> bool {
-        *self.wanting.borrow() > 0
+        self.turns.is_wanted()
+    }
+
+    /// State of this type that a layer above keeps with the VM: the default, until it is changed.
+    pub fn attached<T: Any + Default + Send + Sync>(&self) -> Arc<T> {
+        self.attached.of()
     }
 
     /// Returns why it does not answer, if it does not.
     pub fn silence(&self) -> Option<String> {
         lock(&self.life).silence()
-    }
-
-    /// Returns the notes on writes to the VM's memory.
-    pub fn notes(&self) -> MutexGuard<'_, Notes> {
-        lock(&self.notes)
     }
 
     /// Puts another connection to the same machine in the place of this one.
@@ -286,24 +263,24 @@ impl Vm {
 
     /// Returns the running machine, or the error that it is paused or does not
     /// run.
-    pub fn awake(&self) -> Result<Arc<Body>, HostError> {
+    pub fn awake(&self) -> Result<Arc<Body>, VmError> {
         let moving = lock(&self.moving);
         let vm = self.name();
         match (self.is_paused(), moving.as_ref()) {
-            (true, Some(Moving { peer, .. })) => Err(HostError::Moving {
+            (true, Some(Moving { peer, .. })) => Err(VmError::Moving {
                 vm,
                 host: peer.clone(),
             }),
-            (true, None) => Err(HostError::Paused { vm }),
+            (true, None) => Err(VmError::Paused { vm }),
             (false, _) => self.body(),
         }
     }
 
     /// The running part of a VM whose agent answers; otherwise the error that says why it cannot.
-    pub fn answering(&self) -> Result<Arc<Body>, HostError> {
+    pub fn answering(&self) -> Result<Arc<Body>, VmError> {
         let body = self.awake()?;
         match self.silence() {
-            Some(why) => Err(HostError::Silent {
+            Some(why) => Err(VmError::Silent {
                 vm: self.name(),
                 why,
             }),
@@ -322,17 +299,9 @@ impl Vm {
         lock(&self.life).is_running()
     }
 
+    /// Tells whether its user wants it to stand still.
     pub fn is_paused(&self) -> bool {
         lock(&self.life).is_paused()
-    }
-
-    /// Clones kept warm for its next fork; none to be seen while one is under way.
-    pub fn warm_shells(&self) -> u16 {
-        let Ok(turn) = self.turn.try_lock() else {
-            return 0;
-        };
-        let shells = turn.next.as_ref().map_or(0, |next| next.shells.len());
-        u16::try_from(shells).unwrap_or(u16::MAX)
     }
 
     /// As the API shows it.
@@ -377,20 +346,14 @@ impl Vm {
 }
 
 /// A VM's place on its family's network follows from its place in the family.
-pub(crate) fn address(network: Subnet, record: &VmRecord) -> Address {
+pub fn address(network: Subnet, record: &VmRecord) -> Address {
     network
         .address(record.member)
         .unwrap_or_else(|| network.founder())
 }
 
-/// The network of a family follows from its number.
-pub(crate) fn network_of(number: FamilyNo) -> Result<Subnet, HostError> {
-    Subnet::of(number.0)
-        .ok_or_else(|| HostError::Invalid(format!("family number {} has no network", number.0)))
-}
-
 /// Nothing here leaves a value half changed: a panic elsewhere is no reason
 /// to refuse all later ones.
-pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

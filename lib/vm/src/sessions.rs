@@ -2,10 +2,9 @@
 //!
 //! Nothing of them is known here: the agent keeps them, so a daemon that dies changes nothing.
 
-use crate::{Host, HostError, alive::silent_for, vm::Vm};
+use crate::{Used, VmError};
 use forkyard_guestlink::{Exec, ExecOut, Guest};
 use forkyard_types::{ErrorKind, KeptCommand, VmName, WindowSize};
-use std::sync::Arc;
 
 /// A command that is kept cannot be reached.
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +40,7 @@ pub enum SessionError {
 
 impl SessionError {
     /// Classifies the error for programs.
-    pub(crate) fn kind(&self) -> ErrorKind {
+    pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Unknown { .. } => ErrorKind::NotFound,
             Self::Ended { .. } => ErrorKind::Conflict,
@@ -50,7 +49,7 @@ impl SessionError {
     }
 
     /// Returns advice to the user.
-    pub(crate) fn hint(&self) -> &'static str {
+    pub fn hint(&self) -> &'static str {
         match self {
             Self::Unknown { .. } | Self::Ended { .. } => "`forkyard sessions ls VM` lists them",
             Self::Refused { .. } => "wait until the command has read its input",
@@ -58,57 +57,47 @@ impl SessionError {
     }
 }
 
-impl Host {
+impl Used {
     /// Commands that a guest keeps, the oldest first. Cancel-safe.
-    pub async fn sessions(&self, vm: &str) -> Result<Vec<KeptCommand>, HostError> {
-        let vm = self.vm(vm)?;
-        let _in_use = self.used(&vm).await?;
-        let body = vm.answering()?;
-        let lost = silent_for(Arc::downgrade(&vm), self.options.patience);
+    pub async fn sessions(&self) -> Result<Vec<KeptCommand>, VmError> {
+        let body = self.answering()?;
         tokio::select! {
             listed = listed(&body.guest) => listed,
-            error = lost => Err(error),
+            error = self.lost() => Err(error),
         }
     }
 
     /// A command that a guest keeps, also one that has ended. Cancel-safe.
-    pub(crate) async fn find_session(&self, vm: &Vm, pid: u32) -> Result<KeptCommand, HostError> {
-        let all = listed(&vm.answering()?.guest).await?;
+    pub async fn find_session(&self, pid: u32) -> Result<KeptCommand, VmError> {
+        let all = self.sessions().await?;
         let found = all.into_iter().find(|command| command.pid == pid);
-        let unknown = || SessionError::Unknown { vm: vm.name(), pid };
+        let unknown = || SessionError::Unknown {
+            vm: self.vm.name(),
+            pid,
+        };
         Ok(found.ok_or_else(unknown)?)
     }
 
     /// Sends a command that runs a signal; 2 and 3 are for its process group, 9 for all that it
     /// started.
-    pub async fn signal_session(&self, vm: &str, pid: u32, signal: u8) -> Result<(), HostError> {
+    pub async fn signal_session(&self, pid: u32, signal: u8) -> Result<(), VmError> {
         if !(1..=64).contains(&signal) {
-            return Err(HostError::Invalid(format!("there is no signal {signal}")));
+            return Err(VmError::Invalid(format!("there is no signal {signal}")));
         }
-        let held = self.hold_session(vm, pid).await?;
+        let held = self.hold_session(pid).await?;
         Ok(held.input().signal(signal).await?)
     }
 
     /// Gives the terminal of a command another size.
-    pub async fn resize_session(
-        &self,
-        vm: &str,
-        pid: u32,
-        size: WindowSize,
-    ) -> Result<(), HostError> {
-        let held = self.hold_session(vm, pid).await?;
+    pub async fn resize_session(&self, pid: u32, size: WindowSize) -> Result<(), VmError> {
+        let held = self.hold_session(pid).await?;
         Ok(held.input().resize(size).await?)
     }
 
     /// Sends bytes to a command's standard input, or its end if there are none; returns once it has
     /// read them. If cancelled, some of them may be read.
-    pub async fn type_to_session(
-        &self,
-        vm: &str,
-        pid: u32,
-        bytes: Vec<u8>,
-    ) -> Result<(), HostError> {
-        let mut held = self.hold_session(vm, pid).await?;
+    pub async fn type_to_session(&self, pid: u32, bytes: Vec<u8>) -> Result<(), VmError> {
+        let mut held = self.hold_session(pid).await?;
         let input = held.input();
         if bytes.is_empty() {
             return Ok(input.end().await?);
@@ -123,7 +112,7 @@ impl Host {
                 sent = &mut sent => return Ok(sent?),
                 out = held.next() => out,
             };
-            let name = self.vm(vm)?.name();
+            let name = self.vm.name();
             return Err(match out {
                 Some(ExecOut::NotStarted(why)) => SessionError::Refused {
                     vm: name,
@@ -141,16 +130,11 @@ impl Host {
     }
 
     /// Attaches to a command that runs, for as long as what is returned is held.
-    async fn hold_session(&self, vm: &str, pid: u32) -> Result<Exec, HostError> {
-        let vm = self.vm(vm)?;
-        let _in_use = self.used(&vm).await?;
-        let body = vm.answering()?;
-        let (name, lost) = (
-            vm.name(),
-            silent_for(Arc::downgrade(&vm), self.options.patience),
-        );
+    async fn hold_session(&self, pid: u32) -> Result<Exec, VmError> {
+        let body = self.answering()?;
+        let name = self.vm.name();
         let held = async {
-            if self.find_session(&vm, pid).await?.exit.is_some() {
+            if self.find_session(pid).await?.exit.is_some() {
                 return Err(SessionError::Ended { vm: name, pid }.into());
             }
             let mut held = body.guest.attach(pid, false).await?;
@@ -168,12 +152,13 @@ impl Host {
         };
         tokio::select! {
             held = held => held,
-            error = lost => Err(error),
+            error = self.lost() => Err(error),
         }
     }
 }
 
-pub(crate) async fn listed(guest: &Guest) -> Result<Vec<KeptCommand>, HostError> {
+/// Commands that a guest keeps, the oldest first. Cancel-safe.
+pub async fn listed(guest: &Guest) -> Result<Vec<KeptCommand>, VmError> {
     let mut asked = guest.list_kept().await?;
     match asked.next().await {
         Some(ExecOut::Kept(commands)) => Ok(commands),

@@ -1,7 +1,7 @@
 //! A VM that QEMU stopped because the host's disk was full when it wrote: it goes
 //! on where it was once there is room.
 
-use crate::{Host, HostError, life::Body, vm::Vm};
+use crate::{Body, Vm, VmError};
 use forkyard_vmm::RunState;
 use std::{sync::Arc, time::Duration};
 
@@ -9,10 +9,10 @@ use std::{sync::Arc, time::Duration};
 const AGAIN: Duration = Duration::from_secs(2);
 const FULL: &str = "it could not write to its disk and stands still until the host's has room";
 
-impl Host {
-    /// Has a VM that stops by itself go on, as long as it runs at all.
-    pub(crate) fn watch_for_stops(&self, vm: &Arc<Vm>, body: &Arc<Body>) {
-        let (vm, body) = (Arc::downgrade(vm), Arc::downgrade(body));
+impl Vm {
+    /// Has the VM go on whenever it stops by itself, as long as it runs at all.
+    pub fn watch_for_stops(self: &Arc<Self>, body: &Arc<Body>) {
+        let (vm, body) = (Arc::downgrade(self), Arc::downgrade(body));
         tokio::spawn(async move {
             loop {
                 {
@@ -28,7 +28,7 @@ impl Host {
                     return;
                 };
                 // A request that stops it on purpose has the turn meanwhile.
-                let _turn = vm.turn.lock().await;
+                let _turn = vm.turn().await;
                 if !vm.is_paused()
                     && let Err(error) = go_on(&vm, &body).await
                 {
@@ -39,7 +39,7 @@ impl Host {
     }
 }
 
-async fn go_on(vm: &Vm, body: &Body) -> Result<(), HostError> {
+async fn go_on(vm: &Vm, body: &Body) -> Result<(), VmError> {
     match body.machine.run_state().await? {
         RunState::Failed => vm.note_silence(body, Some(FULL.to_owned())),
         // Stopped for a fork, which has given up the turn: QEMU refused to go on then.

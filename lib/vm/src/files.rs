@@ -4,7 +4,7 @@
 //! A guest that fails, or is hostile, fails its request: what it says is bounded, and
 //! bytes pass through without being kept.
 
-use crate::{Host, HostError, idle::InUse};
+use crate::{InUse, Used, VmError};
 use forkyard_guestlink::{Command, Exec, ExecInput, ExecOut, Stream};
 use forkyard_types::{
     ErrorKind, ExitStatus, FileEntry, FileRead, FileWatch, FileWrite, FilesWritten,
@@ -40,19 +40,19 @@ pub struct FilesIn {
     pushed: u64,
     answer: Vec<u8>,
     said: Vec<u8>,
-    end: Option<Result<(), HostError>>,
+    end: Option<Result<(), VmError>>,
 }
 
-impl Host {
+impl Used {
     /// Starts to read a file or a folder as a tar stream. Returns once there is some of
     /// it. Cancel-safe.
-    pub async fn read_tree(&self, vm: &str, path: String) -> Result<FilesOut, HostError> {
-        self.files_out(vm, vec!["send".into(), path]).await
+    pub async fn read_tree(self, path: String) -> Result<FilesOut, VmError> {
+        self.files_out(vec!["send".into(), path]).await
     }
 
     /// Starts to read a file. Returns once there is some of it, or its end.
     /// Cancel-safe.
-    pub async fn read_file(&self, vm: &str, wanted: FileRead) -> Result<FilesOut, HostError> {
+    pub async fn read_file(self, wanted: FileRead) -> Result<FilesOut, VmError> {
         let number = |n: Option<u64>| n.map(|n| n.to_string()).unwrap_or_default();
         let words = vec![
             "read".into(),
@@ -60,39 +60,39 @@ impl Host {
             number(wanted.offset),
             number(wanted.limit),
         ];
-        self.files_out(vm, words).await
+        self.files_out(words).await
     }
 
     /// Starts to unpack a tar stream in a guest. Cancel-safe.
-    pub async fn write_tree(&self, vm: &str, path: String) -> Result<FilesIn, HostError> {
-        let (running, in_use) = self.files(vm, vec!["receive".into(), path]).await?;
+    pub async fn write_tree(self, path: String) -> Result<FilesIn, VmError> {
+        let (running, in_use) = self.files(vec!["receive".into(), path]).await?;
         Ok(FilesIn::new(running, in_use, false))
     }
 
     /// Starts to replace a file. Cancel-safe.
-    pub async fn write_file(&self, vm: &str, wanted: FileWrite) -> Result<FilesIn, HostError> {
+    pub async fn write_file(self, wanted: FileWrite) -> Result<FilesIn, VmError> {
         let mode = wanted.mode.unwrap_or_default();
         let bits = u32::from_str_radix(&mode, 8);
         if !mode.is_empty() && !bits.is_ok_and(|bits| bits <= 0o7777) {
-            return Err(HostError::Invalid(format!(
+            return Err(VmError::Invalid(format!(
                 "mode {mode:?} is no octal number such as 755"
             )));
         }
         let parents = if wanted.parents { "parents" } else { "" };
         let words = vec!["write".into(), wanted.path, mode, parents.into()];
-        let (running, in_use) = self.files(vm, words).await?;
+        let (running, in_use) = self.files(words).await?;
         Ok(FilesIn::new(running, in_use, true))
     }
 
     /// Tells of a file; of a link itself. Cancel-safe.
-    pub async fn stat_file(&self, vm: &str, path: String) -> Result<FileEntry, HostError> {
-        let answer = self.files_answer(vm, vec!["stat".into(), path]).await?;
+    pub async fn stat_file(self, path: String) -> Result<FileEntry, VmError> {
+        let answer = self.files_answer(vec!["stat".into(), path]).await?;
         understood(&answer)
     }
 
     /// Tells of each file in a folder, by name. Cancel-safe.
-    pub async fn list_files(&self, vm: &str, path: String) -> Result<Vec<FileEntry>, HostError> {
-        let answer = self.files_answer(vm, vec!["list".into(), path]).await?;
+    pub async fn list_files(self, path: String) -> Result<Vec<FileEntry>, VmError> {
+        let answer = self.files_answer(vec!["list".into(), path]).await?;
         let lines = answer
             .split(|byte| *byte == b'\n')
             .filter(|line| !line.is_empty());
@@ -102,64 +102,58 @@ impl Host {
     }
 
     /// Removes a file, or a folder. Not cancel-safe: what was asked may be done in part.
-    pub async fn remove_file(
-        &self,
-        vm: &str,
-        path: String,
-        recursive: bool,
-    ) -> Result<(), HostError> {
+    pub async fn remove_file(self, path: String, recursive: bool) -> Result<(), VmError> {
         let recursive = if recursive { "recursive" } else { "" };
-        self.files_answer(vm, vec!["remove".into(), path, recursive.into()])
+        self.files_answer(vec!["remove".into(), path, recursive.into()])
             .await
             .map(drop)
     }
 
     /// Makes a folder, and those above it that are not there.
-    pub async fn make_folder(&self, vm: &str, path: String) -> Result<(), HostError> {
-        self.files_answer(vm, vec!["folder".into(), path])
+    pub async fn make_folder(self, path: String) -> Result<(), VmError> {
+        self.files_answer(vec!["folder".into(), path])
             .await
             .map(drop)
     }
 
     /// Moves a file or folder within a guest; a file that is there is replaced. Not cancel-safe.
-    pub async fn move_file(&self, vm: &str, path: String, to: String) -> Result<(), HostError> {
+    pub async fn move_file(self, path: String, to: String) -> Result<(), VmError> {
         if to.is_empty() || to.contains('\0') {
-            return Err(HostError::Invalid(
+            return Err(VmError::Invalid(
                 "the new path is empty, or has a zero byte".into(),
             ));
         }
-        self.files_answer(vm, vec!["move".into(), path, to])
+        self.files_answer(vec!["move".into(), path, to])
             .await
             .map(drop)
     }
 
     /// Watches a folder: lines of JSON, each a [`forkyard_types::FileEvent`], but empty ones. Returns
     /// once it is watched; ends with the folder. Cancel-safe.
-    pub async fn watch_files(&self, vm: &str, wanted: FileWatch) -> Result<FilesOut, HostError> {
+    pub async fn watch_files(self, wanted: FileWatch) -> Result<FilesOut, VmError> {
         let recursive = if wanted.recursive { "recursive" } else { "" };
-        self.files_out(vm, vec!["watch".into(), wanted.path, recursive.into()])
+        self.files_out(vec!["watch".into(), wanted.path, recursive.into()])
             .await
     }
 
-    async fn files(&self, vm: &str, words: Vec<String>) -> Result<(Exec, InUse), HostError> {
+    async fn files(self, words: Vec<String>) -> Result<(Exec, InUse), VmError> {
         if words
             .get(1)
             .is_none_or(|path| path.is_empty() || path.contains('\0'))
         {
-            return Err(HostError::Invalid(
+            return Err(VmError::Invalid(
                 "the path is empty, or has a zero byte".into(),
             ));
         }
         let mut argv = vec![PROGRAM.to_owned(), "files".to_owned()];
         argv.extend(words);
-        let vm = self.vm(vm)?;
-        let in_use = self.used(&vm).await?;
-        let running = vm.awake()?.guest.exec(Command::of_root(argv)).await?;
-        Ok((running, in_use))
+        let body = self.vm.awake()?;
+        let running = body.guest.exec(Command::of_root(argv)).await?;
+        Ok((running, self.in_use))
     }
 
-    async fn files_out(&self, vm: &str, words: Vec<String>) -> Result<FilesOut, HostError> {
-        let (running, in_use) = self.files(vm, words).await?;
+    async fn files_out(self, words: Vec<String>) -> Result<FilesOut, VmError> {
+        let (running, in_use) = self.files(words).await?;
         // A file is all in the output: no input.
         running.input().end().await?;
         let mut out = FilesOut {
@@ -173,13 +167,13 @@ impl Host {
         Ok(out)
     }
 
-    async fn files_answer(&self, vm: &str, words: Vec<String>) -> Result<Vec<u8>, HostError> {
-        let mut out = self.files_out(vm, words).await?;
+    async fn files_answer(self, words: Vec<String>) -> Result<Vec<u8>, VmError> {
+        let mut out = self.files_out(words).await?;
         let mut answer = Vec::new();
         while let Some(piece) = out.next().await? {
             answer.extend(piece);
             if answer.len() > MOST_ANSWER {
-                return Err(HostError::Files {
+                return Err(VmError::Files {
                     kind: ErrorKind::Exhausted,
                     said: "the folder has too many files to be listed at once".into(),
                 });
@@ -191,7 +185,7 @@ impl Host {
 
 impl FilesOut {
     /// The next bytes; none at the end. Fails if the guest did. Cancel-safe.
-    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, HostError> {
+    pub async fn next(&mut self) -> Result<Option<Vec<u8>>, VmError> {
         if let Some(first) = self.first.take() {
             return Ok(Some(first));
         }
@@ -245,7 +239,7 @@ impl FilesIn {
     }
 
     /// Ends the content; returns what the guest made of it.
-    pub async fn finish(mut self) -> Result<FilesWritten, HostError> {
+    pub async fn finish(mut self) -> Result<FilesWritten, VmError> {
         if self.framed {
             self.send(0_u32.to_le_bytes().to_vec()).await;
         }
@@ -316,7 +310,7 @@ fn hear(said: &mut Vec<u8>, data: &[u8]) {
 }
 
 /// Judges an end by its code, as the program in the guest gives it.
-fn ended(end: Option<ExecOut>, said: &[u8]) -> Result<(), HostError> {
+fn ended(end: Option<ExecOut>, said: &[u8]) -> Result<(), VmError> {
     let text = || String::from_utf8_lossy(said).trim().to_owned();
     let (kind, said) = match end {
         Some(ExecOut::Ended(ExitStatus::Code(0))) => return Ok(()),
@@ -329,11 +323,11 @@ fn ended(end: Option<ExecOut>, said: &[u8]) -> Result<(), HostError> {
         true => "the guest's agent gave up the copy without a word".to_owned(),
         false => said,
     };
-    Err(HostError::Files { kind, said })
+    Err(VmError::Files { kind, said })
 }
 
-fn understood<T: serde::de::DeserializeOwned>(answer: &[u8]) -> Result<T, HostError> {
-    serde_json::from_slice(answer).map_err(|_| HostError::Files {
+fn understood<T: serde::de::DeserializeOwned>(answer: &[u8]) -> Result<T, VmError> {
+    serde_json::from_slice(answer).map_err(|_| VmError::Files {
         kind: ErrorKind::Guest,
         said: "the guest's agent answered nonsense".into(),
     })

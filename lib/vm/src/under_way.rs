@@ -6,7 +6,7 @@ use tokio::sync::watch;
 
 /// Forks under way of one VM, or of all. Copies count the same ones.
 #[derive(Clone, Debug)]
-pub(crate) struct UnderWay(Arc<watch::Sender<State>>);
+pub struct UnderWay(Arc<watch::Sender<State>>);
 
 #[derive(Clone, Copy, Debug, Default)]
 struct State {
@@ -17,7 +17,7 @@ struct State {
 /// A fork under way, until dropped.
 #[derive(Debug)]
 #[must_use]
-pub(crate) struct Begun<'a>(&'a UnderWay);
+pub struct Begun<'a>(&'a UnderWay);
 
 impl Default for UnderWay {
     fn default() -> Self {
@@ -40,6 +40,7 @@ impl UnderWay {
         self.0.send_modify(|state| state.closed = true);
     }
 
+    /// Tells whether no more may begin.
     pub fn is_closed(&self) -> bool {
         self.0.borrow().closed
     }

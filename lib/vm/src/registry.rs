@@ -1,10 +1,7 @@
 //! The VMs of a host: their names, which numbers are taken, which disk
 //! slices are in use. Bookkeeping only.
 
-use crate::{
-    HostError, happenings,
-    vm::{Vm, lock},
-};
+use crate::{Vm, VmError, happenings, lock};
 use forkyard_disk::Chains;
 use forkyard_events::Broadcast;
 use forkyard_store::{StoreError, VmRecord};
@@ -16,13 +13,13 @@ use std::{
 };
 
 /// Group of a family's QEMUs.
-pub(crate) fn gid(number: forkyard_store::FamilyNo) -> u32 {
+pub fn gid(number: forkyard_store::FamilyNo) -> u32 {
     FIRST_FAMILY_GID + u32::from(number.0)
 }
 
 /// The VMs of a host.
 #[derive(Debug, Default)]
-pub(crate) struct Registry {
+pub struct Registry {
     /// Broadcast of their coming, changing and going.
     events: Broadcast,
     /// True if changes are announced: not while VMs of an earlier daemon are
@@ -38,13 +35,14 @@ type Uids = Arc<Mutex<BTreeSet<u32>>>;
 /// A user that no other QEMU runs as: given back when dropped, unless a record
 /// keeps it.
 #[derive(Debug)]
-pub(crate) struct Uid {
+pub struct Uid {
     uid: u32,
     uids: Option<Uids>,
 }
 
 impl Uid {
     /// Returns the number.
+    /// A VM by its id.
     pub fn get(&self) -> u32 {
         self.uid
     }
@@ -65,6 +63,7 @@ impl Drop for Uid {
 }
 
 impl Registry {
+    /// No VM; what changes is told here once it is announced.
     pub fn new(events: Broadcast) -> Self {
         Self {
             events,
@@ -158,6 +157,7 @@ impl Registry {
         self.chains.detach(record.id)
     }
 
+    /// Lists a VM from here on.
     pub fn insert(&mut self, vm: Arc<Vm>) {
         let known = self.vms.insert(vm.id, vm.clone());
         if !self.announces {
@@ -169,12 +169,13 @@ impl Registry {
         }
     }
 
+    /// A VM by its id.
     pub fn get(&self, id: VmId) -> Option<Arc<Vm>> {
         self.vms.get(&id).cloned()
     }
 
     /// By name or by id.
-    pub fn find(&self, word: &str) -> Result<Arc<Vm>, HostError> {
+    pub fn find(&self, word: &str) -> Result<Arc<Vm>, VmError> {
         let by_id = word.parse().ok().and_then(|id| self.get(id));
         let by_name = || {
             self.vms
@@ -182,7 +183,7 @@ impl Registry {
                 .find(|vm| vm.name().as_str() == word)
                 .cloned()
         };
-        by_id.or_else(by_name).ok_or_else(|| HostError::NoSuchVm {
+        by_id.or_else(by_name).ok_or_else(|| VmError::Unknown {
             name: word.to_owned(),
         })
     }

@@ -13,7 +13,7 @@
 //! machine and no silence. Each state says what is recorded of it, which is what the next
 //! daemon finds.
 
-use crate::vm::lock;
+use crate::lock;
 use forkyard_capture::Region;
 use forkyard_guestlink::Guest;
 use forkyard_types::{ByteCount, PAGE_SIZE, VmState};
@@ -25,7 +25,7 @@ use std::sync::{
 
 /// The state of a VM.
 #[derive(Clone, Debug)]
-pub(crate) enum Life {
+pub enum Life {
     /// The VM boots, or is being cloned. Nothing is served to its guest yet.
     Starting {
         /// Machine, once there is one.
@@ -125,8 +125,10 @@ impl Life {
 
 /// A machine that is connected to, and its guest.
 #[derive(Debug)]
-pub(crate) struct Body {
+pub struct Body {
+    /// The machine.
     pub machine: Box<dyn Machine>,
+    /// The agent of its guest.
     pub guest: Guest,
     noted: OnceLock<bool>,
     /// Reason why it does not answer, if it does not.
@@ -138,6 +140,7 @@ pub(crate) struct Body {
 }
 
 impl Body {
+    /// A machine that is connected to.
     pub fn new(machine: Box<dyn Machine>, guest: Guest) -> Self {
         Self {
             machine,

@@ -9,13 +9,7 @@
 //! wherever they are not taken. Dropped before its end, a connection is reset in the guest, and so is
 //! a clone's copy of it. A daemon that dies leaves the guest to reset its connections.
 
-use crate::{
-    Host, HostError,
-    alive::silent_for,
-    idle::InUse,
-    life::Body,
-    vm::{Vm, lock},
-};
+use crate::{Body, InUse, Used, Vm, VmError, lock};
 use forkyard_guestlink::{
     CHUNK, CONNECTED, Command, END, Exec, ExecInput, ExecOut, Parts, Piece, Stream, part,
 };
@@ -74,7 +68,7 @@ pub enum PortError {
 
 impl PortError {
     /// Classifies the error for programs.
-    pub(crate) fn kind(&self) -> ErrorKind {
+    pub fn kind(&self) -> ErrorKind {
         match self {
             Self::NothingListens { .. } | Self::Agent { .. } | Self::Reset { .. } => {
                 ErrorKind::Guest
@@ -84,7 +78,7 @@ impl PortError {
     }
 
     /// Returns advice to the user.
-    pub(crate) fn hint(&self) -> &'static str {
+    pub fn hint(&self) -> &'static str {
         match self {
             Self::NothingListens { .. } => {
                 "start the server in the VM first; `forkyard exec VM -- ss -lnt` lists what listens, if the image has it"
@@ -100,7 +94,7 @@ impl PortError {
 
 /// Places for connections to one guest's ports.
 #[derive(Debug)]
-pub(crate) struct Places(Arc<Semaphore>);
+pub struct Places(Arc<Semaphore>);
 
 impl Default for Places {
     fn default() -> Self {
@@ -120,7 +114,7 @@ pub struct PortOut {
     parts: Parts,
     pieces: VecDeque<Piece>,
     said: Vec<u8>,
-    lost: Pin<Box<dyn Future<Output = HostError> + Send>>,
+    lost: Pin<Box<dyn Future<Output = VmError> + Send>>,
     _held: (OwnedSemaphorePermit, InUse),
 }
 
@@ -130,40 +124,38 @@ impl fmt::Debug for PortOut {
     }
 }
 
-impl Host {
+impl Used {
     /// Connects to a TCP port of a guest. Returns once its server has taken the connection.
     /// Cancel-safe: a connection that is not returned is reset.
-    pub async fn connect(&self, vm: &str, port: GuestPort) -> Result<(PortIn, PortOut), HostError> {
-        let vm = self.vm(vm)?;
-        let in_use = self.used(&vm).await?;
-        let body = vm.answering()?;
+    pub async fn connect(self, port: GuestPort) -> Result<(PortIn, PortOut), VmError> {
+        let body = self.answering()?;
+        let vm = self.vm.clone();
         let Ok(place) = vm.ports.0.clone().try_acquire_owned() else {
             return Err(PortError::TooMany { vm: vm.name() }.into());
         };
-        let connected = self.connect_in(&vm, &body, port, (place, in_use)).await;
+        let connected = self.connect_in(&body, port, place).await;
         connected.map_err(|error| why_not(&vm, error))
     }
 
     async fn connect_in(
-        &self,
-        vm: &Arc<Vm>,
+        self,
         body: &Body,
         port: GuestPort,
-        held: (OwnedSemaphorePermit, InUse),
-    ) -> Result<(PortIn, PortOut), HostError> {
+        place: OwnedSemaphorePermit,
+    ) -> Result<(PortIn, PortOut), VmError> {
         let argv = [PROGRAM, "connect", &port.to_string()];
         let command = Command::of_root(argv.map(str::to_owned).to_vec());
         let running = body.guest.exec(command).await?;
         let input = running.input();
         let mut out = PortOut {
             running,
-            vm: vm.name(),
+            vm: self.vm.name(),
             port,
             parts: Parts::default(),
             pieces: VecDeque::new(),
             said: Vec::new(),
-            lost: Box::pin(silent_for(Arc::downgrade(vm), self.options.patience)),
-            _held: held,
+            lost: Box::pin(self.lost()),
+            _held: (place, self.in_use),
         };
         out.begin().await?;
         Ok((PortIn(input), out))
@@ -172,10 +164,10 @@ impl Host {
 
 /// Says of a link that broke before there was a connection that its VM has left, if so: the server
 /// has been told nothing, and is there or here when it is asked for again.
-fn why_not(vm: &Vm, error: HostError) -> HostError {
+fn why_not(vm: &Vm, error: VmError) -> VmError {
     match (error, lock(&vm.moving).clone()) {
-        (HostError::Link(_) | HostError::Port(PortError::Agent { .. }), Some(moving)) => {
-            HostError::Moving {
+        (VmError::Link(_) | VmError::Port(PortError::Agent { .. }), Some(moving)) => {
+            VmError::Moving {
                 vm: vm.name(),
                 host: moving.peer,
             }
@@ -186,7 +178,7 @@ fn why_not(vm: &Vm, error: HostError) -> HostError {
 
 impl PortIn {
     /// Sends bytes as fast as the server takes them. Not cancel-safe: some may have been sent.
-    pub async fn send(&self, bytes: &[u8]) -> Result<(), HostError> {
+    pub async fn send(&self, bytes: &[u8]) -> Result<(), VmError> {
         for piece in bytes.chunks(CHUNK - END.len()) {
             self.0.send(part(piece)).await?;
         }
@@ -194,7 +186,7 @@ impl PortIn {
     }
 
     /// Tells the server that nothing follows; it may still say something. Cancel-safe.
-    pub async fn end(&self) -> Result<(), HostError> {
+    pub async fn end(&self) -> Result<(), VmError> {
         Ok(self.0.send(END.to_vec()).await?)
     }
 }
@@ -202,7 +194,7 @@ impl PortIn {
 impl PortOut {
     /// Receives the next piece from the server; none once both directions have
     /// ended. Cancel-safe.
-    pub async fn next(&mut self) -> Result<Option<Piece>, HostError> {
+    pub async fn next(&mut self) -> Result<Option<Piece>, VmError> {
         loop {
             if let Some(piece) = self.pieces.pop_front() {
                 return Ok(Some(piece));
@@ -219,7 +211,7 @@ impl PortOut {
     }
 
     /// Waits until the program says that it is connected.
-    async fn begin(&mut self) -> Result<(), HostError> {
+    async fn begin(&mut self) -> Result<(), VmError> {
         let heard = self.hear().await?;
         let (vm, port) = (self.vm.clone(), self.port);
         let code = match heard {
@@ -238,7 +230,7 @@ impl PortOut {
         .into())
     }
 
-    async fn hear(&mut self) -> Result<Heard, HostError> {
+    async fn hear(&mut self) -> Result<Heard, VmError> {
         loop {
             let out = tokio::select! {
                 out = self.running.next() => out,

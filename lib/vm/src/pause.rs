@@ -1,0 +1,64 @@
+//! A VM that stands still because its user wants it to.
+//!
+//! It holds still as for a fork, and then its vCPUs stop: so it can be forked
+//! as it stands, with no word from its guest. It is recorded last and forgotten
+//! first: a daemon that dies midway leaves a VM that the next one lets go on.
+
+use crate::{Body, Life, Vm, VmError, lock};
+use forkyard_store::Store;
+use forkyard_types::ForkId;
+use std::time::Duration;
+
+impl Vm {
+    /// Has the VM stand still, within that time, until it is let go on. No error if it does. Not
+    /// cancel-safe.
+    pub async fn pause(&self, store: &Store, patience: Duration) -> Result<(), VmError> {
+        let _turn = self.turn().await;
+        let body = self.body()?;
+        if self.is_paused() {
+            return Ok(());
+        }
+        body.hold(patience).await?;
+        if let Err(error) = self.enter(store, Life::Paused(body.clone()), |_| {}) {
+            body.go_on().await?;
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
+    /// Lets a paused VM go on. No error if it runs. Not cancel-safe.
+    pub async fn unpause(&self, store: &Store) -> Result<(), VmError> {
+        let _turn = self.turn().await;
+        let body = self.body()?;
+        if let Some(moving) = lock(&self.moving).clone() {
+            return Err(VmError::Moving {
+                vm: self.name(),
+                host: moving.peer,
+            });
+        }
+        if self.is_paused() {
+            self.enter(store, Life::Running(body.clone()), |_| {})?;
+            body.go_on().await?;
+        }
+        Ok(())
+    }
+}
+
+impl Body {
+    /// Has the guest hold still within that time, and stops it. If that fails it goes on.
+    pub async fn hold(&self, patience: Duration) -> Result<(), VmError> {
+        self.guest.quiesce(ForkId::random(), patience).await?;
+        if let Err(error) = self.machine.stop().await {
+            // It may have stopped all the same, and only its answer was late.
+            self.go_on().await?;
+            return Err(error.into());
+        }
+        Ok(())
+    }
+
+    /// Lets the vCPUs go on, and the guest's programs.
+    pub async fn go_on(&self) -> Result<(), VmError> {
+        self.machine.cont().await?;
+        Ok(self.guest.resume().await?)
+    }
+}
