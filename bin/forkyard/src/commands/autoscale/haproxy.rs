@@ -87,10 +87,13 @@ impl Balancer {
         fs::write(&config, text(wanted, path)).context("cannot write HAProxy's configuration")?;
         command.args(["haproxy", "-db", "-f"]).arg(&config);
         for more in &wanted.haproxy_config {
+            let more = std::path::absolute(more).context("HAProxy's configuration")?;
             command.arg("-f").arg(more);
         }
         let log = File::create(path.join("log")).context("cannot write HAProxy's log")?;
         let child = command
+            // Its user may not enter the folder that this program was started in, root's home say.
+            .current_dir(path)
             .stdin(Stdio::null())
             .stdout(log.try_clone()?)
             .stderr(log)
