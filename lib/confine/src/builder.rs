@@ -66,9 +66,10 @@ pub fn confine_builder(command: &mut Command, to: Building<'_>) -> io::Result<()
         ("/dev/stderr", "/proc/self/fd/2"),
     ];
     links.extend(descriptors.map(|(at, to)| (PathBuf::from(at), PathBuf::from(to))));
+    let room = Room::build(pieces, links)?;
     let contained = Contained {
-        users: Users::mapped(&BUILD_IDS)?,
-        room: Room::build(pieces, links)?,
+        users: Users::mapped(&BUILD_IDS, &room)?,
+        room,
         bounds: Bounds {
             threads: Some(THREADS),
             private: Some(MEMORY),

@@ -38,15 +38,21 @@ const MODE: libc::mode_t = 0o555;
 pub struct Users(Arc<OwnedFd>);
 
 impl Users {
-    /// Makes one whose users and groups, from root on, are these of the host. Needs root. Blocks for
-    /// some milliseconds.
-    pub fn mapped(to: &Range<u32>) -> io::Result<Self> {
-        // A process of its own: a thread cannot enter one. It reads until this end is closed.
+    /// Makes one whose users and groups, from root on, are these of the host, for programs in this
+    /// room, which has `cat`. Needs root. Blocks for some milliseconds.
+    pub fn mapped(to: &Range<u32>, room: &Room) -> io::Result<Self> {
+        // A process of its own: a thread cannot enter one. It reads until this end is closed. Made from
+        // within the room: a process in a chroot, as the caller may be, can make none.
+        let room = room.as_raw_fd();
         let mut command = Command::new("cat");
         command.stdin(Stdio::piped()).stdout(Stdio::null());
-        // SAFETY: between fork and exec the closure makes one system call, which takes an integer.
+        // SAFETY: between fork and exec the closure makes two system calls, which take integers; the
+        // descriptor is the room's, which outlives the start of the process.
         unsafe {
-            command.pre_exec(|| check(libc::unshare(libc::CLONE_NEWUSER)));
+            command.pre_exec(move || {
+                check(libc::setns(room, libc::CLONE_NEWNS))?;
+                check(libc::unshare(libc::CLONE_NEWUSER))
+            });
         }
         let mut child = command.spawn()?;
         let map = || -> io::Result<OwnedFd> {
@@ -157,9 +163,10 @@ mod tests {
         let (mut pieces, links) = programs().expect("root");
         pieces.push(Piece::of(&own, Use::Tree).expect("there"));
         pieces.push(Piece::of("/etc/shadow".as_ref(), Use::Program).expect("there"));
+        let room = Room::build(pieces, links).expect("root");
         let contained = Contained {
-            users: Users::mapped(&IDS).expect("root"),
-            room: Room::build(pieces, links).expect("root"),
+            users: Users::mapped(&IDS, &room).expect("root"),
+            room,
             bounds: Bounds::default(),
             ends: Ends::WithStarter,
         };
