@@ -255,7 +255,7 @@ fn a_block_that_was_changed_on_disk_is_never_read() {
         damaged,
         Err(StoreError::Damaged(Damage::Block { .. }))
     ));
-    let whole = store.read(View::Current, 4096, &mut out, &mut scratch, Patience::Now);
+    let whole = store.read(View::Current, 4096, &mut out, &mut scratch, Patience::Wait);
     assert_eq!(whole.expect("reads"), Found::Data);
     assert_eq!(out, [1; 4096]);
 }
