@@ -12,6 +12,7 @@
 
 use crate::{
     Host, Process, Steps,
+    host::woken,
     slot::Slot,
     switch::{HUB, Switch, address, run, tap},
 };
@@ -128,11 +129,11 @@ impl Cluster {
         let etcd = etcd.expect("etcd");
         for (number, host) in (0..).zip(&mut self.hosts) {
             let number: u8 = number;
-            host.told = vec![
+            host.told.extend([
                 ("FORKYARD_NODE", format!("h{number}").into()),
                 ("FORKYARD_ADVERTISE", address(number).to_string().into()),
                 ("FORKYARD_LEASE", LEASE.into()),
-            ];
+            ]);
             host.told.extend(more.iter().cloned());
             if number == 0 {
                 let endpoint = etcd.endpoint().to_string();
@@ -196,6 +197,26 @@ impl Cluster {
         Self::told(count, &[])
     }
 
+    /// Hosts like those of [`Cluster::new`] that wake the smallest image instead of booting it.
+    pub fn waking(count: u8) -> Self {
+        Self::idle_waking(count).acquainted(&[])
+    }
+
+    /// Nodes like those of [`Cluster::of_nodes`] that do.
+    pub fn of_waking_nodes(count: u8) -> Self {
+        let mut cluster = Self::idle_waking(count);
+        cluster.found(&[]);
+        cluster
+    }
+
+    fn idle_waking(count: u8) -> Self {
+        // Before it has a slot: another host takes its turn.
+        woken::kept();
+        let mut cluster = Self::idle(count);
+        cluster.hosts.iter_mut().for_each(Host::wakes);
+        cluster
+    }
+
     /// Starts a cluster all of whose daemons have these variables, too.
     pub fn told(count: u8, variables: &[(&'static str, &str)]) -> Self {
         Self::idle(count).acquainted(variables)
@@ -253,7 +274,7 @@ impl Cluster {
             File::create(&peers)
                 .and_then(|file| file.set_permissions(Permissions::from_mode(0o600)))
                 .expect("a file of its own");
-            host.told = vec![
+            host.told.extend([
                 (
                     "FORKYARD_LISTEN",
                     format!("{}:{API}", address(number)).into(),
@@ -263,7 +284,7 @@ impl Cluster {
                     format!("{}:{PAGES}", address(number)).into(),
                 ),
                 ("FORKYARD_PEERS", peers.into()),
-            ];
+            ]);
             let more = variables.iter();
             host.told
                 .extend(more.map(|(name, value)| (*name, value.into())));

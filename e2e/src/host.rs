@@ -4,7 +4,7 @@
 //! failing, its logs are shown first.
 
 mod processes;
-mod woken;
+pub(crate) mod woken;
 
 use crate::{
     Outcome, Outside, Place, Running, guest, outside, remains,

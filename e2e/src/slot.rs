@@ -1,13 +1,14 @@
 //! Three hosts at a time, or as many as `FORKYARD_E2E_HOSTS` says: guests are emulated, and
-//! with many of them on two cores every test would be as slow as its neighbours; but half
-//! of its time a test waits for something else than a core.
+//! with many of them on two cores every test would be as slow as its neighbours. But half
+//! of its time a test waits for something else than a core: while cores are idle all the same,
+//! there are more.
 //!
 //! The holder of a slot knows that any other host there is of the same slot was
 //! abandoned: its test program was itself killed. It is cleared away, by a guard that
 //! outlives the test program or, if that was killed as well, by the next holder of the slot. Hosts
 //! of the other slots are left alone.
 
-use crate::place::cgroups;
+use crate::{idle, place::cgroups};
 use std::{
     env,
     io::{self, ErrorKind, Write as _},
@@ -27,6 +28,8 @@ use std::{
 
 /// Number of hosts there may be, unless set otherwise.
 const SLOTS: u8 = 3;
+/// Those of hosts that there are beside them while processors are idle.
+const SPARE: Range<u8> = SLOTS..6;
 /// Those of hosts whose machines are made up.
 const FAKE: Range<u8> = 100..132;
 /// That of the host that keeps a boot for all others.
@@ -48,7 +51,13 @@ pub struct Slot {
 impl Slot {
     /// Waits for one.
     pub fn wait() -> Self {
-        Self::of(0..slots())
+        match told() {
+            Some(slots) => Self::of(0..slots),
+            None => Self::when(|| {
+                let spare = || idle::claim().then(|| SPARE.clone().find_map(Self::take))?;
+                (0..SLOTS).find_map(Self::take).or_else(spare)
+            }),
+        }
     }
 
     /// Waits for one of those for hosts whose machines are made up: they take next to
@@ -63,8 +72,12 @@ impl Slot {
     }
 
     fn of(numbers: Range<u8>) -> Self {
+        Self::when(|| numbers.clone().find_map(Self::take))
+    }
+
+    fn when(free: impl Fn() -> Option<Self>) -> Self {
         let mut slot = loop {
-            if let Some(free) = numbers.clone().find_map(Self::take) {
+            if let Some(free) = free() {
                 break free;
             }
             sleep(LOOK);
@@ -111,9 +124,9 @@ impl Drop for Slot {
     }
 }
 
-fn slots() -> u8 {
+fn told() -> Option<u8> {
     let told = env::var("FORKYARD_E2E_HOSTS").ok();
-    told.map_or(SLOTS, |told| told.parse().expect("a number of hosts"))
+    told.map(|told| told.parse().expect("a number of hosts"))
 }
 
 fn prefix(number: u8) -> String {

@@ -23,11 +23,16 @@ impl Host {
     /// A host that wakes what it runs, which is to be of the smallest image and the usual size:
     /// what is of another size would be booted twice, to be kept.
     pub fn waking() -> Self {
-        static KEPT: OnceLock<()> = OnceLock::new();
-        KEPT.get_or_init(keep_a_boot);
-        let mut host = Self::new().keeping_boots();
-        host.woken = true;
+        kept();
+        let mut host = Self::new();
+        host.wakes();
         host
+    }
+
+    /// Has the host wake what it runs from what [`kept`] keeps.
+    pub(crate) fn wakes(&mut self) {
+        self.told.push(("FORKYARD_KEEP_BOOTS", "true".into()));
+        self.woken = true;
     }
 
     /// True of the files that a host keeps of what it wakes VMs from.
@@ -38,7 +43,12 @@ impl Host {
     }
 }
 
-/// Sees to it that the cache has one.
+/// Sees to it, once, that the cache has a boot.
+pub(crate) fn kept() {
+    static KEPT: OnceLock<()> = OnceLock::new();
+    KEPT.get_or_init(keep_a_boot);
+}
+
 fn keep_a_boot() {
     let host = Host::on(Arc::new(Slot::wait_to_keep())).keeping_boots();
     host.ok(["run", "tiny", "--name", "kept"]);

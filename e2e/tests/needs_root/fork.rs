@@ -79,7 +79,7 @@ fn no_page_of_fork_a_is_in_fork_b() {
 
 #[test]
 fn the_parent_is_unchanged_by_its_clones_and_they_by_it() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     a_clone_reads_what_it_touches_and_little_around_it(&host);
     host.sh(
         "p",

@@ -11,7 +11,7 @@ fn only_p_is_left(host: &Host) {
 
 #[test]
 fn a_guest_forks_itself_for_a_job_from_c_and_whatever_its_clones_do() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     vmfork_run_collects_output_and_exit_codes(&host);
     a_clone_that_dies_is_lost_to_the_join_and_to_nothing_else(&host);
     a_clone_that_lies_about_who_it_is_speaks_for_itself_alone(&host);
@@ -21,7 +21,7 @@ fn a_guest_forks_itself_for_a_job_from_c_and_whatever_its_clones_do() {
 
 #[test]
 fn a_guest_forks_itself_from_a_shell_now_and_of_an_instant_that_it_kept() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     a_shell_clones_joins_exits_and_kills(&host);
     clones_of_a_checkpoint_that_a_guest_took_have_what_was_then_and_numbers_of_their_own(&host);
     a_ticket_is_of_use_only_to_the_vm_it_was_granted_to(&host);

@@ -225,7 +225,7 @@ os.rename('/root/new', '/root/drawn')
 
 #[test]
 fn an_agent_that_dies_as_its_clone_wakes_does_not_let_user_code_be_its_parent() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     host.put_agent_worker("p");
     host.put_program("p", "witness", None);
     leave(&host, "p", "witness name /m/names");

@@ -24,7 +24,7 @@ fn copied(report: &ForkReport) -> u64 {
 
 #[test]
 fn memory_of_a_live_fork_is_of_one_instant_while_the_guest_writes_it() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     host.put_program("p", "witness", None);
     for round in ["first", "again"] {
         let file = format!("/m/{round}");
@@ -54,7 +54,7 @@ fn memory_of_a_live_fork_is_of_one_instant_while_the_guest_writes_it() {
 
 #[test]
 fn a_live_fork_copies_little_while_the_parent_stands_still() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     host.sh(
         "p",
         "dd if=/dev/urandom of=/m/ballast bs=64k count=512 2>/dev/null",
@@ -82,7 +82,7 @@ fn a_live_fork_copies_little_while_the_parent_stands_still() {
 
 #[test]
 fn a_fork_after_another_copies_what_was_written_in_between() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     host.sh(
         "p",
         "dd if=/dev/urandom of=/m/old bs=64k count=512 2>/dev/null",

@@ -78,7 +78,7 @@ fn clones_have_their_parents_way_out_and_are_known_to_their_siblings_at_once() {
 
 #[test]
 fn clones_of_a_vm_that_is_flooded_while_it_holds_still_hear_and_are_heard() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     let flooder = host.fork("p", 1).remove(0).name;
     let (flooder, p) = (flooder.as_str(), host.vm("p").address.ip);
     let leave =

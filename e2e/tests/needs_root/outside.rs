@@ -6,7 +6,7 @@ use std::fs;
 
 #[test]
 fn a_vm_is_commanded_forked_stopped_and_removed() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     a_command_in_a_guest_is_as_if_it_ran_here(&host);
     clones_are_named_after_their_founder_and_place(&host);
     a_stopped_vm_keeps_its_record_until_it_is_removed(&host);

@@ -18,7 +18,7 @@ fn port_of(said: &str) -> Option<u16> {
 
 #[test]
 fn servers_on_any_address_are_reached_and_a_connection_stays_the_parents_in_a_fork() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     host.with_loopback();
     host.sh("p", "mkdir -p /m && mount -t tmpfs m /m");
     let leave = |script: &str| {

@@ -45,7 +45,7 @@ with tempfile.TemporaryDirectory() as folder, concurrent.futures.ThreadPoolExecu
 
 #[test]
 fn a_python_program_runs_forks_commands_and_removes_vms() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     let told = host.python(
         r#"
 from forkyard_host import PIPE, CommandFailed, Forkyard, ForkyardError, Unreachable
@@ -131,7 +131,7 @@ refused("unreachable", lambda: Forkyard("unix:///nonexistent").vms())
 
 #[test]
 fn an_async_python_program_does_many_things_at_once_and_cancels_a_command() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     host.python(
         r#"
 import asyncio
@@ -211,7 +211,7 @@ except ForkyardError as error:
 
 #[test]
 fn python_copies_folders_in_and_out_whole_or_not_at_all_and_believes_no_guest() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     host.python(
         r##"
 import asyncio, io, os, pathlib, shutil, tarfile, tempfile

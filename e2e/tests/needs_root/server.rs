@@ -212,7 +212,7 @@ fn the_daemon_tells_what_it_does() {
 
 #[test]
 fn top_shows_who_uses_what_in_the_tree_of_families() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     host.sh(
         "p",
         "dd if=/dev/urandom of=/m/x bs=64k count=256 2>/dev/null",

@@ -118,7 +118,7 @@ fn tunnels(host: &Host) -> usize {
 
 #[test]
 fn members_on_three_hosts_reach_each_other_by_the_first_packet_and_go_on_when_a_daemon_dies() {
-    let mut cluster = Cluster::new(3);
+    let mut cluster = Cluster::waking(3);
     cluster.host(0).ok(["run", "tiny", "--name", "p"]);
     let big = "mkdir -p /m && mount -t tmpfs m /m && dd if=/dev/urandom of=/m/big bs=40k count=100 2>/dev/null";
     cluster.host(0).sh("p", big);
@@ -184,7 +184,7 @@ fn members_on_three_hosts_reach_each_other_by_the_first_packet_and_go_on_when_a_
 
 #[test]
 fn a_clones_clone_on_a_third_host_is_soon_known_to_the_first() {
-    let cluster = Cluster::new(3);
+    let cluster = Cluster::waking(3);
     cluster.host(0).ok(["run", "tiny", "--name", "p"]);
     let child = forked(cluster.host(0), &["fork", "p", "--to", "h1"]).remove(0);
     let words = ["fork", child.name.as_str(), "--to", "h2"];
@@ -213,7 +213,7 @@ fn a_clones_clone_on_a_third_host_is_soon_known_to_the_first() {
 
 #[test]
 fn a_family_holds_together_over_a_host_that_has_none_of_it_left() {
-    let cluster = Cluster::new(3);
+    let cluster = Cluster::waking(3);
     let [a, b, c] = [0, 1, 2].map(|number| cluster.host(number));
     a.ok(["run", "tiny", "--name", "p"]);
     let child = forked(a, &["fork", "p", "--to", "h1"]).remove(0);
@@ -285,7 +285,7 @@ fn known(host: &Host, other: Ipv4Addr) -> usize {
 
 #[test]
 fn generations_spread_over_nodes_have_one_network_and_a_way_out_and_a_dead_node_leaves_it() {
-    let mut cluster = Cluster::of_nodes(3);
+    let mut cluster = Cluster::of_waking_nodes(3);
     cluster.join(1);
     cluster.join(2);
     let beyond = cluster.listen_beyond();
@@ -378,7 +378,7 @@ fn generations_spread_over_nodes_have_one_network_and_a_way_out_and_a_dead_node_
 
 #[test]
 fn nobody_else_is_heard_in_a_family_that_is_on_two_hosts() {
-    let cluster = Cluster::new(2);
+    let cluster = Cluster::waking(2);
     let (here, there) = (cluster.host(0), cluster.host(1));
     here.ok(["run", "tiny", "--name", "p"]);
     there.ok(["run", "tiny", "--name", "stranger"]);
@@ -422,7 +422,7 @@ fn next_mac(vm: &VmView) -> String {
 
 #[test]
 fn a_published_port_leads_to_the_founder_whichever_hosts_its_clones_are_on() {
-    let cluster = Cluster::new(3);
+    let cluster = Cluster::waking(3);
     let [a, b, c] = [0, 1, 2].map(|number| cluster.host(number));
     a.ok(["run", "tiny", "--name", "p", "--publish", "8080:80"]);
     a.sh(

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 /// Two nodes, of which the first has room for one clone of `p`, which runs there.
 fn two() -> Cluster {
-    let mut cluster = Cluster::of_nodes(2);
+    let mut cluster = Cluster::of_waking_nodes(2);
     cluster.kill_daemon(0);
     cluster.tell(0, "FORKYARD_OFFER_VCPUS", "2");
     cluster.start(0);

@@ -86,7 +86,7 @@ fn a_family_gets_as_many_clones_as_it_may_have_and_no_more() {
 
 #[test]
 fn programs_get_their_answers_though_the_agent_dies_during_the_call() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     host.put_agent_worker("p");
     let job = "vmfork run -n 2 -- sh -c 'echo on $(hostname); sleep 4; exit 9' >/m/out \
         || echo $? >/m/code";
@@ -147,7 +147,7 @@ fn a_ticket_is_granted_once_though_the_agent_dies_before_the_answer() {
 
 #[test]
 fn a_vm_is_forked_once_though_the_agent_dies_during_the_clone() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     host.put_agent_worker("p");
     host.sh("p", "mkdir -p /etc/forkyard/clone.d");
     host.put("p", "/etc/forkyard/clone.d/10-slow", "#!/bin/sh\nsleep 8\n");
@@ -189,7 +189,7 @@ fn a_vm_is_forked_once_though_the_agent_dies_during_the_clone() {
 
 #[test]
 fn a_guest_is_asked_before_a_fork_from_outside_and_told_of_it_in_the_clones() {
-    let host = Host::with_p([]);
+    let host = Host::with_woken_p([]);
     host.sh("p", "mkdir -p /etc/forkyard/fork.d");
     host.put(
         "p",
