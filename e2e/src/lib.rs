@@ -3,7 +3,6 @@
 //!
 //! ```text
 //! Slot    so many hosts at once as the machine bears
-//! idle    processors that have nothing to do
 //! Place   network, mounts and cgroup tree of a host's own
 //! Host    commands in a place, and folders that go with it
 //! Cluster several hosts on one network, which can be cut or die
@@ -26,7 +25,6 @@ mod cluster;
 mod faults;
 pub mod guest;
 mod host;
-mod idle;
 mod links;
 mod outcome;
 pub mod outside;

@@ -1,14 +1,13 @@
 //! Three hosts at a time, or as many as `FORKYARD_E2E_HOSTS` says: guests are emulated, and
-//! with many of them on two cores every test would be as slow as its neighbours. But half
-//! of its time a test waits for something else than a core: while cores are idle all the same,
-//! there are more.
+//! with many of them on two cores every test would be as slow as its neighbours; but half
+//! of its time a test waits for something else than a core.
 //!
 //! The holder of a slot knows that any other host there is of the same slot was
 //! abandoned: its test program was itself killed. It is cleared away, by a guard that
 //! outlives the test program or, if that was killed as well, by the next holder of the slot. Hosts
 //! of the other slots are left alone.
 
-use crate::{idle, place::cgroups};
+use crate::place::cgroups;
 use std::{
     env,
     io::{self, ErrorKind, Write as _},
@@ -28,8 +27,6 @@ use std::{
 
 /// Number of hosts there may be, unless set otherwise.
 const SLOTS: u8 = 3;
-/// Those of hosts that there are beside them while processors are idle.
-const SPARE: Range<u8> = SLOTS..6;
 /// Those of hosts whose machines are made up.
 const FAKE: Range<u8> = 100..132;
 /// That of the host that keeps a boot for all others.
@@ -51,13 +48,7 @@ pub struct Slot {
 impl Slot {
     /// Waits for one.
     pub fn wait() -> Self {
-        match told() {
-            Some(slots) => Self::of(0..slots),
-            None => Self::when(|| {
-                let spare = || idle::claim().then(|| SPARE.clone().find_map(Self::take))?;
-                (0..SLOTS).find_map(Self::take).or_else(spare)
-            }),
-        }
+        Self::of(0..slots())
     }
 
     /// Waits for one of those for hosts whose machines are made up: they take next to
@@ -72,12 +63,8 @@ impl Slot {
     }
 
     fn of(numbers: Range<u8>) -> Self {
-        Self::when(|| numbers.clone().find_map(Self::take))
-    }
-
-    fn when(free: impl Fn() -> Option<Self>) -> Self {
         let mut slot = loop {
-            if let Some(free) = free() {
+            if let Some(free) = numbers.clone().find_map(Self::take) {
                 break free;
             }
             sleep(LOOK);
@@ -124,9 +111,9 @@ impl Drop for Slot {
     }
 }
 
-fn told() -> Option<u8> {
+fn slots() -> u8 {
     let told = env::var("FORKYARD_E2E_HOSTS").ok();
-    told.map(|told| told.parse().expect("a number of hosts"))
+    told.map_or(SLOTS, |told| told.parse().expect("a number of hosts"))
 }
 
 fn prefix(number: u8) -> String {

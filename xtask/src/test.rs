@@ -20,9 +20,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// Tests of one program that run at a time, if the environment says. Else three for each
-/// processor: those that take longest wait for much else, and those of whole hosts see to it
-/// themselves that no more of them work than there are processors for.
+/// Tests of one program that run at a time, if the environment says. Else one more than there
+/// are processors: those that take longest wait for much else.
 const THREADS: &str = "RUST_TEST_THREADS";
 
 /// Tests that are listed, for they took longest.
@@ -44,7 +43,7 @@ pub fn run(root: &Path, selection: &Selection) -> Result<()> {
     let mut checks = None;
     let mut results = Results::default();
     if let Some((prepared, built)) = prepared {
-        let threads = (thread::available_parallelism()?.get() * 3).to_string();
+        let threads = (thread::available_parallelism()?.get() + 1).to_string();
         let mut variables = prepared.variables().to_vec();
         if env::var_os(THREADS).is_none() {
             variables.push((THREADS, Path::new(&threads)));
@@ -97,10 +96,9 @@ fn all_of(jobs: Vec<Job>, results: &mut Results, mut ended: impl FnMut(&str)) ->
     let mut printed: BTreeMap<String, Vec<String>> = BTreeMap::new();
     let mut broken = Vec::new();
     let (begun, count, mut spent) = (Instant::now(), jobs.len(), Duration::ZERO);
-    // The longest program takes what processors others leave it, to its end; those that come
-    // second wait for daemons and the kernel nine tenths of their time. The sooner they have
-    // ended, the more it has.
-    let width = (thread::available_parallelism()?.get() / 2 + 2).min(8);
+    // The longest program waits for guests half of its time: two at least fill that. Each has
+    // threads for every processor, so that more do not help for long.
+    let width = (thread::available_parallelism()?.get() / 2).clamp(2, 8);
     pool::run(jobs, width, |name, event| match event {
         Event::Line(line) => {
             if results.add(name, &line) {
