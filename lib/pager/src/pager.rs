@@ -21,13 +21,13 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::Arc;
-use std::thread::{self, JoinHandle};
+use std::sync::{Arc, mpsc};
+use std::thread;
 
 /// A pager that serves.
 #[derive(Debug)]
 pub struct Pager {
-    session: JoinHandle<io::Result<()>>,
+    ended: mpsc::Receiver<io::Result<()>>,
     ender: Ender,
 }
 
@@ -37,6 +37,8 @@ pub struct Ender {
     mount: PathBuf,
     service: Arc<Service>,
     control: Arc<Control>,
+    /// Tells the pager that it has ended.
+    ends: mpsc::Sender<io::Result<()>>,
 }
 
 /// Paths and options of a pager.
@@ -131,13 +133,25 @@ impl Pager {
             .name("session".into())
             .spawn(move || session.run())
             .map_err(thread)?;
+        let (ends, ended) = mpsc::channel();
+        let end = ends.clone();
+        let watch = move || {
+            let panicked = |_| Err(io::Error::other("file system thread panicked"));
+            // No receiver: it has ended by itself.
+            let _ = end.send(session.join().unwrap_or_else(panicked));
+        };
+        thread::Builder::new()
+            .name("session's end".into())
+            .spawn(watch)
+            .map_err(thread)?;
         let ender = Ender {
             mount: setup.mount,
             service,
             control,
+            ends,
         };
         control::serve(ender.clone()).map_err(thread)?;
-        Ok(Self { session, ender })
+        Ok(Self { ended, ender })
     }
 
     /// Returns the handle that ends it.
@@ -145,9 +159,10 @@ impl Pager {
         self.ender.clone()
     }
 
-    /// Blocks until the file system is unmounted and its last file closed.
+    /// Blocks until the file system is unmounted and its last file closed. To be followed by the
+    /// process's end, which cuts off copies of the mount.
     pub fn wait(self) -> io::Result<()> {
-        let ended = self.session.join();
+        let ended = self.ended.recv();
         self.ender.part();
         self.ender.control.close();
         self.ender.control.say_farewell();
@@ -156,7 +171,8 @@ impl Pager {
             // connection away: an unmount, and no failure.
             Ok(Err(error)) if error.kind() == io::ErrorKind::ConnectionAborted => Ok(()),
             Ok(ended) => ended,
-            Err(_) => Err(io::Error::other("file system thread panicked")),
+            // The ender has a sender as well.
+            Err(_) => Ok(()),
         }
     }
 }
@@ -165,7 +181,15 @@ impl Ender {
     /// Ends the pager, or refuses.
     pub fn shutdown(&self, how: Shutdown) -> Result<(), Refusal> {
         match how {
-            Shutdown::WhenUnused => mount::unmount_unused(&self.mount, &self.service),
+            Shutdown::WhenUnused => {
+                mount::unmount_unused(&self.mount, &self.service)?;
+                // A program in a mount namespace of its own may have a copy of the mount, which
+                // would keep the session up for as long as it lives.
+                if self.service.catalog().files() == 0 {
+                    let _ = self.ends.send(Ok(()));
+                }
+                Ok(())
+            }
             Shutdown::Now => mount::abort(&self.mount).map_err(|errno| Refusal::Host {
                 why: errno.desc().to_owned(),
             }),

@@ -7,8 +7,10 @@ use forkyard_pager::{PagerError, Refusal, Shutdown};
 use forkyard_sys_host::memory::anonymous_file;
 use forkyard_types::{ByteCount, ImageId, PageCount};
 use std::fs::File;
+use std::io::Read;
 use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, Stdio};
 
 fn refusal(result: Result<(), PagerError>) -> Refusal {
     result
@@ -256,6 +258,23 @@ fn shutdown_waits_for_no_one_but_refuses_while_files_are_open() {
     pager.client.shutdown(Shutdown::WhenUnused).expect("unused");
     assert!(pager.wait().success());
     assert!(!pager.path(image).exists() && pager.connect().is_err());
+}
+
+#[test]
+fn shutdown_ends_it_although_a_program_has_a_copy_of_its_mount() {
+    let mut pager = Fixture::start();
+    let mut holder = Command::new("unshare");
+    holder.args(["--mount", "--propagation", "private", "sh", "-c"]);
+    holder.args(["echo there; read until_told"]);
+    let pipes = holder.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut holder = pipes.spawn().expect("util-linux");
+    let mut there = [0; 6];
+    let mut said = holder.stdout.take().expect("a pipe");
+    said.read_exact(&mut there).expect("it has its mounts");
+    pager.client.shutdown(Shutdown::WhenUnused).expect("unused");
+    assert!(pager.wait().success());
+    drop(holder.stdin.take());
+    holder.wait().expect("told");
 }
 
 #[test]
