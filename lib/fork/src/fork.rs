@@ -343,7 +343,7 @@ impl Host {
     /// Ends an image once no VM's memory is a view of it.
     pub(crate) async fn retire(&self, image: ImageId) {
         let kept = self.registry().all();
-        if kept.iter().any(|vm| kept_image(&vm) == Some(image)) {
+        if kept.iter().any(|vm| kept_image(vm) == Some(image)) {
             return;
         }
         // Asked of the records alone: many clones that end at once each ask.

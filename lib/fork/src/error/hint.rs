@@ -124,11 +124,14 @@ impl HostError {
         if let Self::Volume(error) = self {
             return error.hint();
         }
-        match self {
-            Self::Vm(error) => return error.hint(),
-            Self::Vmm(error) => return hint_of_engine(error),
-            Self::Store(error) => return hint_of_records(error),
-            _ => {}
+        if let Self::Vm(error) = self {
+            return error.hint();
+        }
+        if let Self::Vmm(error) = self {
+            return hint_of_engine(error);
+        }
+        if let Self::Store(error) = self {
+            return hint_of_records(error);
         }
         hints
             .into_iter()
