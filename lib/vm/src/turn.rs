@@ -14,7 +14,7 @@ pub(crate) struct Turns {
     wanting: watch::Sender<u32>,
 }
 
-/// What one holder of the turn leaves to the next.
+/// State that one holder of the turn leaves to the next.
 type Kept = Option<Box<dyn Any + Send + Sync>>;
 
 /// The turn to change a VM, until dropped.
