@@ -6,7 +6,7 @@ use forkyard_client::ClientError;
 use forkyard_etcd::EtcdError;
 use forkyard_tls::TlsError;
 use forkyard_types::{ApiError, ErrorKind, NodeName, VmName};
-use std::{error::Error, io, path::PathBuf};
+use std::{io, path::PathBuf};
 
 /// Reason why something could not be done in or for the cluster.
 #[derive(Debug, thiserror::Error)]
@@ -218,19 +218,6 @@ impl ClusterError {
 
     /// As the API tells it.
     pub fn to_api(&self) -> ApiError {
-        let mut message = self.to_string();
-        let mut cause = self.source();
-        while let Some(error) = cause {
-            let text = error.to_string();
-            if !message.ends_with(&text) {
-                message = format!("{message}: {text}");
-            }
-            cause = error.source();
-        }
-        ApiError {
-            kind: self.kind(),
-            message,
-            hint: self.hint(),
-        }
+        ApiError::of(self, self.kind(), self.hint().as_deref())
     }
 }

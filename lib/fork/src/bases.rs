@@ -5,7 +5,7 @@
 //! disk slice. An imported image comes before a recipe of its name, should a
 //! later version bring one.
 
-use crate::{Folders, HostError, blocking::blocking, happenings};
+use crate::{Folders, HostError, blocking::blocking, events};
 use forkyard_events::Broadcast;
 use forkyard_image::{Lineage, write_file};
 use forkyard_pager::{PagerClient, PagerError, Refusal};
@@ -71,7 +71,7 @@ impl Bases {
                     let had = this.disk(&image).is_ok();
                     let file = cache.image(&recipe, narrate)?;
                     if !had {
-                        happenings::image(&this.events, &image, Some(allocated(&file.path)?));
+                        events::image(&this.events, &image, Some(allocated(&file.path)?));
                     }
                     file
                 }
@@ -151,7 +151,7 @@ impl Bases {
                 };
                 this.retire(&image.file)?;
                 this.cache().remove_imported(&image)?;
-                happenings::image(&this.events, &name, None);
+                events::image(&this.events, &name, None);
                 return Ok(gone);
             }
             let recipe = this.recipe(&name)?;
@@ -163,7 +163,7 @@ impl Bases {
             {
                 this.retire(file)?;
                 this.cache().remove(file)?;
-                happenings::image(&this.events, &name, None);
+                events::image(&this.events, &name, None);
             }
             this.view(&recipe, &[])
         })
@@ -201,7 +201,7 @@ impl Bases {
     ) -> Result<GuestImage, HostError> {
         let imported = self.cache().import(name, source, from, cancel, narrate)?;
         let view = view_of_imported(&imported)?;
-        happenings::image(&self.events, &view.name, view.built);
+        events::image(&self.events, &view.name, view.built);
         Ok(view)
     }
 
@@ -216,7 +216,7 @@ impl Bases {
         let from = (reference, reach);
         let pulled = self.cache().pull(name, from, what, cancel, narrate)?;
         let view = view_of_imported(&pulled)?;
-        happenings::image(&self.events, &view.name, view.built);
+        events::image(&self.events, &view.name, view.built);
         Ok(view)
     }
 
@@ -233,7 +233,7 @@ impl Bases {
             .cache()
             .build(name, dockerfile, what, context, cancel, narrate)?;
         let view = view_of_imported(&built)?;
-        happenings::image(&self.events, &view.name, view.built);
+        events::image(&self.events, &view.name, view.built);
         Ok(view)
     }
 
@@ -251,7 +251,7 @@ impl Bases {
             .cache()
             .commit(name, (vm, entry), disk, what, narrate)?;
         let view = view_of_imported(&made)?;
-        happenings::image(&self.events, &view.name, view.built);
+        events::image(&self.events, &view.name, view.built);
         Ok(view)
     }
 

@@ -15,7 +15,7 @@ use forkyard_pager::PagerError;
 use forkyard_recipe::{BuildError, ImportError, RecipeError};
 use forkyard_store::StoreError;
 use forkyard_types::{ApiError, ErrorKind, PageCount, ShareId, Transport, VmId, VmName, VmState};
-use forkyard_vm::{VmError, of_engine, of_link, of_records};
+use forkyard_vm::{VmError, engine_kind, link_kind, records_kind};
 use forkyard_vmm::VmmError;
 use std::{
     io,
@@ -374,12 +374,12 @@ impl HostError {
             Self::Ticket(Denied::AlreadyCloned(_) | Denied::NotCloned(_) | Denied::Foreign(_)) => {
                 ErrorKind::Conflict
             }
-            Self::Store(error) => of_records(error),
+            Self::Store(error) => records_kind(error),
             Self::Quota(_) | Self::Bound(_) => ErrorKind::Exhausted,
             Self::Identity { .. } | Self::Boot { .. } | Self::NoWayOut { .. } => ErrorKind::Guest,
             Self::NotSynced { .. } => ErrorKind::Timeout,
-            Self::Link(error) => of_link(error),
-            Self::Vmm(error) => of_engine(error),
+            Self::Link(error) => link_kind(error),
+            Self::Vmm(error) => engine_kind(error),
             Self::Pager(error) if error.is_timeout() => ErrorKind::Timeout,
             Self::Network(error) if error.is_conflict() => ErrorKind::Conflict,
             Self::Import(

@@ -3,7 +3,7 @@
 //! Each host keeps count of the clones that it makes. The one whose VM is forked knows
 //! which others make how many, and asks these only when a client looks.
 
-use crate::{Host, HostError, clone::Asked, happenings};
+use crate::{Host, HostError, clone::Asked, events};
 use forkyard_events::Broadcast;
 use forkyard_types::{EventVm, ForkId, ForkPhase, ForkProgress, Handout, HostProgress, VmId};
 use forkyard_vm::{Vm, lock};
@@ -59,7 +59,7 @@ impl Progress {
 
     /// So many clones of a VM are to be made here, and others where it was asked for.
     pub fn begin(&self, parent: &Vm, here: usize, asked: &Asked) -> Going {
-        self.begin_of(forkyard_vm::subject(&parent.record()), here, asked)
+        self.begin_of(forkyard_vm::events::subject(&parent.record()), here, asked)
     }
 
     /// Begins the same for what is no VM: a substrate.
@@ -100,7 +100,7 @@ impl Progress {
     }
 
     fn note(&self, parent: EventVm, fork: ForkProgress) -> Going {
-        happenings::fork_begun(&self.events, &parent, &fork);
+        events::fork_begun(&self.events, &parent, &fork);
         let mut all = lock(&self.all);
         let number = all.next;
         all.next += 1;
@@ -137,7 +137,7 @@ impl Going {
         });
         if reached {
             self.entry(|entry| {
-                happenings::fork_reached(&self.all.events, &entry.parent, entry.fork.fork, phase);
+                events::fork_reached(&self.all.events, &entry.parent, entry.fork.fork, phase);
             });
         }
     }
@@ -189,7 +189,7 @@ impl Drop for Going {
     fn drop(&mut self) {
         self.entry(|entry| {
             entry.fork.over = true;
-            happenings::fork_over(&self.all.events, &entry.parent, &entry.fork);
+            events::fork_over(&self.all.events, &entry.parent, &entry.fork);
         });
         let mut all = lock(&self.all.all);
         let over = all.entries.iter().filter(|entry| entry.fork.over).count();

@@ -33,7 +33,7 @@ impl Host {
         }
         vm.change(&self.store, |record| record.name = name)?;
         let state = vm.life().shown();
-        forkyard_vm::changed(&self.events, &vm.record(), state, state);
+        forkyard_vm::events::changed(&self.events, &vm.record(), state, state);
         Ok(())
     }
 }

@@ -11,7 +11,10 @@
 use crate::{Body, Vm, VmError};
 use forkyard_guestlink::LinkError;
 use std::{
+    fmt,
+    pin::Pin,
     sync::{Arc, Weak},
+    task::{Context, Poll},
     time::Duration,
 };
 use tokio::time::sleep;
@@ -84,6 +87,29 @@ impl Vm {
         patience: Duration,
     ) -> impl Future<Output = VmError> + Send + use<> {
         silent_for(Arc::downgrade(self), patience)
+    }
+}
+
+/// The wait for a guest to have been silent for too long.
+pub(crate) struct Lost(Pin<Box<dyn Future<Output = VmError> + Send>>);
+
+impl Lost {
+    pub fn new(silent: impl Future<Output = VmError> + Send + 'static) -> Self {
+        Self(Box::pin(silent))
+    }
+}
+
+impl Future for Lost {
+    type Output = VmError;
+
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<VmError> {
+        self.0.as_mut().poll(cx)
+    }
+}
+
+impl fmt::Debug for Lost {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Lost")
     }
 }
 

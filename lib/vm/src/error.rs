@@ -99,9 +99,9 @@ impl VmError {
                 ErrorKind::Conflict
             }
             Self::Silent { .. } => ErrorKind::Timeout,
-            Self::Link(error) => of_link(error),
-            Self::Vmm(error) => of_engine(error),
-            Self::Store(error) => of_records(error),
+            Self::Link(error) => link_kind(error),
+            Self::Vmm(error) => engine_kind(error),
+            Self::Store(error) => records_kind(error),
             Self::NoConsole { .. } => ErrorKind::Host,
         }
     }
@@ -119,8 +119,8 @@ impl VmError {
             }
             Self::Port(error) => error.hint(),
             Self::Session(error) => error.hint(),
-            Self::Vmm(error) => return hint_of_engine(error),
-            Self::Store(error) => return hint_of_records(error),
+            Self::Vmm(error) => return engine_hint(error),
+            Self::Store(error) => return records_hint(error),
             Self::Invalid(_)
             | Self::Files { .. }
             | Self::NoConsole { .. }
@@ -131,7 +131,7 @@ impl VmError {
 }
 
 /// Classifies an error of a guest's agent.
-pub fn of_link(error: &LinkError) -> ErrorKind {
+pub fn link_kind(error: &LinkError) -> ErrorKind {
     match error.is_timeout() {
         true => ErrorKind::Timeout,
         false => ErrorKind::Guest,
@@ -139,7 +139,7 @@ pub fn of_link(error: &LinkError) -> ErrorKind {
 }
 
 /// Classifies an error of the engine.
-pub fn of_engine(error: &VmmError) -> ErrorKind {
+pub fn engine_kind(error: &VmmError) -> ErrorKind {
     match error.kind() == VmmErrorKind::Timeout {
         true => ErrorKind::Timeout,
         false => ErrorKind::Host,
@@ -147,7 +147,7 @@ pub fn of_engine(error: &VmmError) -> ErrorKind {
 }
 
 /// Classifies an error of the records.
-pub fn of_records(error: &StoreError) -> ErrorKind {
+pub fn records_kind(error: &StoreError) -> ErrorKind {
     let is_taken = matches!(
         error,
         StoreError::NameTaken { .. }
@@ -164,14 +164,14 @@ pub fn of_records(error: &StoreError) -> ErrorKind {
 }
 
 /// Returns advice about an error of the engine.
-pub fn hint_of_engine(error: &VmmError) -> Option<&'static str> {
+pub fn engine_hint(error: &VmmError) -> Option<&'static str> {
     matches!(error, VmmError::NoCgroup).then_some(
         "`mount -t cgroup2 none /sys/fs/cgroup` mounts one; `ip netns exec` hides it: use `nsenter --net=/run/netns/NAME forkyardd`",
     )
 }
 
 /// Returns advice about an error of the records.
-pub fn hint_of_records(error: &StoreError) -> Option<&'static str> {
+pub fn records_hint(error: &StoreError) -> Option<&'static str> {
     matches!(error, StoreError::NameTaken { .. })
         .then_some("choose another name, or remove that VM")
 }

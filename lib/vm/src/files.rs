@@ -4,14 +4,14 @@
 //! A guest that fails, or is hostile, fails its request: what it says is bounded, and
 //! bytes pass through without being kept.
 
-use crate::{InUse, Used, VmError};
+use crate::{InUse, Used, VmError, alive::Lost};
 use forkyard_guestlink::{Command, Exec, ExecInput, ExecOut, Stream};
 use forkyard_types::{
     ErrorKind, ExitStatus, FileEntry, FileRead, FileWatch, FileWrite, FilesWritten,
 };
 
-/// The program, in every guest.
-const PROGRAM: &str = "/opt/forkyard/bin/forkyard-guest";
+/// Program of the agent, in every guest.
+pub(crate) const PROGRAM: &str = "/opt/forkyard/bin/forkyard-guest";
 /// Most bytes of what a guest says beside the content.
 const MOST_SAID: usize = 4 << 10;
 /// Most bytes of an answer that is no content.
@@ -21,6 +21,7 @@ const MOST_ANSWER: usize = 8 << 20;
 #[derive(Debug)]
 pub struct FilesOut {
     running: Exec,
+    lost: Lost,
     _in_use: InUse,
     /// The first of it, which tells that there is some.
     first: Option<Vec<u8>>,
@@ -33,6 +34,7 @@ pub struct FilesOut {
 #[derive(Debug)]
 pub struct FilesIn {
     running: Exec,
+    lost: Lost,
     _in_use: InUse,
     input: ExecInput,
     framed: bool,
@@ -65,8 +67,8 @@ impl Used {
 
     /// Starts to unpack a tar stream in a guest. Cancel-safe.
     pub async fn write_tree(self, path: String) -> Result<FilesIn, VmError> {
-        let (running, in_use) = self.files(vec!["receive".into(), path]).await?;
-        Ok(FilesIn::new(running, in_use, false))
+        let begun = self.files(vec!["receive".into(), path]).await?;
+        Ok(FilesIn::new(begun, false))
     }
 
     /// Starts to replace a file. Cancel-safe.
@@ -80,8 +82,8 @@ impl Used {
         }
         let parents = if wanted.parents { "parents" } else { "" };
         let words = vec!["write".into(), wanted.path, mode, parents.into()];
-        let (running, in_use) = self.files(words).await?;
-        Ok(FilesIn::new(running, in_use, true))
+        let begun = self.files(words).await?;
+        Ok(FilesIn::new(begun, true))
     }
 
     /// Tells of a file; of a link itself. Cancel-safe.
@@ -136,7 +138,7 @@ impl Used {
             .await
     }
 
-    async fn files(self, words: Vec<String>) -> Result<(Exec, InUse), VmError> {
+    async fn files(self, words: Vec<String>) -> Result<(Exec, Lost, InUse), VmError> {
         if words
             .get(1)
             .is_none_or(|path| path.is_empty() || path.contains('\0'))
@@ -147,17 +149,18 @@ impl Used {
         }
         let mut argv = vec![PROGRAM.to_owned(), "files".to_owned()];
         argv.extend(words);
-        let body = self.vm.awake()?;
+        let body = self.answering()?;
         let running = body.guest.exec(Command::of_root(argv)).await?;
-        Ok((running, self.in_use))
+        Ok((running, self.lost(), self.in_use))
     }
 
     async fn files_out(self, words: Vec<String>) -> Result<FilesOut, VmError> {
-        let (running, in_use) = self.files(words).await?;
+        let (running, lost, in_use) = self.files(words).await?;
         // A file is all in the output: no input.
         running.input().end().await?;
         let mut out = FilesOut {
             running,
+            lost,
             _in_use: in_use,
             first: None,
             said: Vec::new(),
@@ -190,7 +193,11 @@ impl FilesOut {
             return Ok(Some(first));
         }
         while !self.over {
-            match self.running.next().await {
+            let out = tokio::select! {
+                out = self.running.next() => out,
+                error = &mut self.lost => return Err(error),
+            };
+            match out {
                 Some(ExecOut::Output {
                     stream: Stream::Out,
                     data,
@@ -211,10 +218,11 @@ impl FilesOut {
 }
 
 impl FilesIn {
-    fn new(running: Exec, in_use: InUse, framed: bool) -> Self {
+    fn new((running, lost, in_use): (Exec, Lost, InUse), framed: bool) -> Self {
         Self {
             input: running.input(),
             running,
+            lost,
             _in_use: in_use,
             framed,
             pushed: 0,
@@ -247,8 +255,10 @@ impl FilesIn {
             self.input.end().await?;
         }
         while self.end.is_none() {
-            let out = self.running.next().await;
-            self.hear(out);
+            tokio::select! {
+                out = self.running.next() => self.hear(out),
+                error = &mut self.lost => self.end = Some(Err(error)),
+            }
         }
         self.end.unwrap_or(Ok(()))?;
         match self.framed {
@@ -273,6 +283,7 @@ impl FilesIn {
             tokio::select! {
                 biased;
                 out = self.running.next() => self.hear(out),
+                error = &mut self.lost => self.end = Some(Err(error)),
                 sent = &mut sent => return match sent {
                     Ok(()) => true,
                     Err(error) => {

@@ -13,9 +13,9 @@
 mod alive;
 mod attached;
 mod error;
+pub mod events;
 mod exec;
 mod files;
-mod happenings;
 mod life;
 mod pause;
 mod ports;
@@ -27,10 +27,9 @@ mod under_way;
 mod uses;
 mod vm;
 
-pub use error::{VmError, hint_of_engine, hint_of_records, of_engine, of_link, of_records};
+pub use error::{VmError, engine_hint, engine_kind, link_kind, records_hint, records_kind};
 pub use exec::Following;
 pub use files::{FilesIn, FilesOut};
-pub use happenings::{about, changed, subject};
 pub use life::{Body, Life};
 pub use ports::{PortError, PortIn, PortOut};
 pub use registry::{Registry, Uid, gid};

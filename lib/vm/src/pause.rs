@@ -1,8 +1,8 @@
 //! A VM that stands still because its user wants it to.
 //!
-//! It holds still as for a fork, and then its vCPUs stop: so it can be forked
-//! as it stands, with no word from its guest. It is recorded last and forgotten
-//! first: a daemon that dies midway leaves a VM that the next one lets go on.
+//! The guest holds still as for a fork, and then the vCPUs stop: so a paused VM can be forked as it
+//! stands, with no word from its guest. The pause is recorded last and forgotten first: a daemon that
+//! dies midway leaves a VM that the next one lets go on.
 
 use crate::{Body, Life, Vm, VmError, lock};
 use forkyard_store::Store;

@@ -9,16 +9,14 @@
 //! wherever they are not taken. Dropped before its end, a connection is reset in the guest, and so is
 //! a clone's copy of it. A daemon that dies leaves the guest to reset its connections.
 
-use crate::{Body, InUse, Used, Vm, VmError, lock};
+use crate::{Body, InUse, Used, Vm, VmError, alive::Lost, files::PROGRAM, lock};
 use forkyard_guestlink::{
     CHUNK, CONNECTED, Command, END, Exec, ExecInput, ExecOut, Parts, Piece, Stream, part,
 };
 use forkyard_types::{ErrorKind, ExitStatus, GuestPort, VmName};
-use std::{collections::VecDeque, fmt, pin::Pin, sync::Arc};
+use std::{collections::VecDeque, fmt, sync::Arc};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 
-/// The program, in every guest.
-const PROGRAM: &str = "/opt/forkyard/bin/forkyard-guest";
 /// Most connections to ports of one guest, each of which is a process there.
 const MOST: usize = 64;
 /// Most bytes kept of what the program complains of.
@@ -114,7 +112,7 @@ pub struct PortOut {
     parts: Parts,
     pieces: VecDeque<Piece>,
     said: Vec<u8>,
-    lost: Pin<Box<dyn Future<Output = VmError> + Send>>,
+    lost: Lost,
     _held: (OwnedSemaphorePermit, InUse),
 }
 
@@ -154,7 +152,7 @@ impl Used {
             parts: Parts::default(),
             pieces: VecDeque::new(),
             said: Vec::new(),
-            lost: Box::pin(self.lost()),
+            lost: self.lost(),
             _held: (place, self.in_use),
         };
         out.begin().await?;

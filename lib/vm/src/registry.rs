@@ -1,7 +1,7 @@
 //! The VMs of a host: their names, which numbers are taken, which disk
 //! slices are in use. Bookkeeping only.
 
-use crate::{Vm, VmError, happenings, lock};
+use crate::{Vm, VmError, events, lock};
 use forkyard_disk::Chains;
 use forkyard_events::Broadcast;
 use forkyard_store::{StoreError, VmRecord};
@@ -152,7 +152,7 @@ impl Registry {
     pub fn vacate(&mut self, record: &VmRecord) -> Vec<PathBuf> {
         let vm = self.vms.remove(&record.id);
         if let Some(vm) = vm.filter(|_| self.announces) {
-            happenings::removed(&self.events, &vm.record());
+            events::removed(&self.events, &vm.record());
         }
         self.chains.detach(record.id)
     }
@@ -165,7 +165,7 @@ impl Registry {
         }
         vm.tell(&self.events);
         if known.is_none() {
-            happenings::created(&self.events, &vm.record());
+            events::created(&self.events, &vm.record());
         }
     }
 

@@ -1,6 +1,6 @@
 //! Uses of a VM from outside: counted, so that one that is not used can be put to sleep.
 
-use crate::{Body, Vm, VmError};
+use crate::{Body, Vm, VmError, alive::Lost};
 use std::{
     sync::{
         Arc,
@@ -84,8 +84,8 @@ impl Used {
     }
 
     /// Resolves when the guest has been silent for too long, with the reason. Cancel-safe.
-    pub(crate) fn lost(&self) -> impl Future<Output = VmError> + Send + use<> {
-        self.vm.silent_for(self.patience)
+    pub(crate) fn lost(&self) -> Lost {
+        Lost::new(self.vm.silent_for(self.patience))
     }
 }
 

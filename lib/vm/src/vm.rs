@@ -1,7 +1,7 @@
 //! One VM as its host knows it.
 
 use crate::{
-    Attached, Body, Life, Turn, UnderWay, Uses, VmError, happenings, ports::Places, turn::Turns,
+    Attached, Body, Life, Turn, UnderWay, Uses, VmError, events, ports::Places, turn::Turns,
 };
 use forkyard_events::Broadcast;
 use forkyard_guestlink::Cloned;
@@ -157,7 +157,7 @@ impl Vm {
         if let Some(events) = self.events.get()
             && from != to
         {
-            happenings::changed(events, after, from, to);
+            events::changed(events, after, from, to);
         }
     }
 
@@ -167,7 +167,7 @@ impl Vm {
         if let Some(events) = self.events.get()
             && before != why
         {
-            happenings::silent(events, &self.record(), why);
+            events::silent(events, &self.record(), why);
         }
     }
 

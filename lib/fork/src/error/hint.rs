@@ -3,7 +3,7 @@
 use super::HostError;
 use forkyard_recipe::ImportError;
 use forkyard_types::ErrorKind;
-use forkyard_vm::{hint_of_engine, hint_of_records};
+use forkyard_vm::{engine_hint, records_hint};
 use std::io;
 
 impl HostError {
@@ -128,10 +128,10 @@ impl HostError {
             return error.hint();
         }
         if let Self::Vmm(error) = self {
-            return hint_of_engine(error);
+            return engine_hint(error);
         }
         if let Self::Store(error) = self {
-            return hint_of_records(error);
+            return records_hint(error);
         }
         hints
             .into_iter()

@@ -189,7 +189,7 @@ impl Host {
             gap_us: report.map(|report| report.gap_us),
             why: error.map(|error| error.to_api().message),
         };
-        crate::happenings::migration_over(self.events(), &leaving.vm.record(), over);
+        crate::events::migration_over(self.events(), &leaving.vm.record(), over);
     }
 
     /// Publishes how far a VM is, as an event.
@@ -207,7 +207,7 @@ impl Host {
             left: left.map(|(left, _)| left),
             gap_us: left.map(|(_, gap)| micros(gap)),
         };
-        crate::happenings::migration_reached(self.events(), &leaving.vm.record(), reached);
+        crate::events::migration_reached(self.events(), &leaving.vm.record(), reached);
     }
 
     async fn move_out(

@@ -5,7 +5,7 @@
 //! time. So it is ended as soon as that is known, and its record says why.
 
 use super::order::is_nearly_here;
-use crate::{Host, HostError, happenings};
+use crate::{Host, HostError, events};
 use forkyard_pager::{Arrival, PagerError};
 use forkyard_store::VmRecord;
 use forkyard_types::{Awaited, FamilyId, ImageId, PageCount, PageNo, TransferOver, VmName, VmPart};
@@ -244,7 +244,7 @@ impl Host {
             None => true,
         };
         if (settled || why.is_some()) && !was_over {
-            happenings::transfer(&self.events, image, TransferOver { pages, lost });
+            events::transfer(&self.events, image, TransferOver { pages, lost });
         }
         let Some(why) = why else { return };
         let vms = self.registry().all();

@@ -5,7 +5,7 @@
 //! waited for again, and those to be killed are.
 
 use super::{Entry, Fate, Phase, Tickets};
-use crate::{Host, HostError, happenings};
+use crate::{Host, HostError, events};
 use forkyard_types::{TicketChanged, TicketId, TicketStage, VmId};
 use forkyard_vm::{Vm, lock};
 
@@ -152,7 +152,7 @@ impl Host {
         for (id, owner, change) in news {
             // One of another host has a VM there.
             let owner = self.registry().get(owner).map(|vm| vm.record());
-            happenings::ticket(&self.events, id, owner.as_ref(), change);
+            events::ticket(&self.events, id, owner.as_ref(), change);
         }
         done
     }

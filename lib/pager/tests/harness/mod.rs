@@ -140,6 +140,9 @@ impl Fixture {
     }
 
     pub fn wait(&mut self) -> ExitStatus {
+        eventually("the pager ends", || {
+            self.process.child.try_wait().expect("ours").is_some()
+        });
         self.process.child.wait().expect("ours")
     }
 

@@ -10,7 +10,7 @@ use forkyard_types::{
     ForkReached, ImageChanged, ImageId, MigrationOver, MigrationReached, Occurrence, TicketChanged,
     TicketId, TransferOver,
 };
-use forkyard_vm::{about, subject};
+use forkyard_vm::events::{about, subject};
 
 fn of_fork(parent: &EventVm, fork: ForkId) -> EventSubject {
     EventSubject {
