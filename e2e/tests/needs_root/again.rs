@@ -13,7 +13,8 @@ fn soon(host: &Host, vm: &str, what: &str) {
 
 #[test]
 fn a_vm_boots_again_as_what_it_was_or_stays_stopped() {
-    let host = Host::with_p([]);
+    // One that was woken, as the second of an image is: QEMU has loaded its devices.
+    let host = Host::with_woken_p([]);
     a_vm_that_reboots_or_is_started_has_its_disk_name_and_address_and_a_clone_says_why_not(&host);
     host.ok(["rm", "p-1", "p-2"]);
     a_daemon_that_is_killed_while_a_vm_boots_again_leaves_it_stopped(&host);
@@ -57,6 +58,7 @@ fn a_vm_that_reboots_or_is_started_has_its_disk_name_and_address_and_a_clone_say
     soon(host, "p-2", "reboot -f");
     host.wait_stopped("p-2");
     let told = host.vm("p-2").failure.expect("a reason");
+    assert!(told.starts_with("its guest restarted"), "{told}");
     assert!(told.contains("a clone cannot boot again"), "{told}");
     let told = host.fails(["start", "p-2"]);
     assert!(told.contains("is a clone"), "{told}");
@@ -76,6 +78,10 @@ fn a_vm_that_reboots_or_is_started_has_its_disk_name_and_address_and_a_clone_say
     let told = host.vm("p").failure.expect("a reason");
     assert!(told.contains("kernel gave up"), "{told}");
     assert_eq!(host.vm("p-1").state, VmState::Running);
+
+    soon(host, "p-1", "poweroff -f");
+    host.wait_stopped("p-1");
+    assert_eq!(host.vm("p-1").failure, None);
 }
 
 #[track_caller]

@@ -182,11 +182,7 @@ impl Host {
                     "its guest's kernel gave up; the last it said: {said}"
                 ))
             }
-            (false, true, _) => Ended::Failed("its QEMU was killed, or failed".to_owned()),
-            // QEMU may fail as the guest of a clone resets its devices.
-            (false, false, _) => Ended::Failed(format!(
-                "its QEMU was killed, or its guest restarted: {CLONE}"
-            )),
+            (false, ..) => Ended::Failed("its QEMU was killed, or failed".to_owned()),
         }
     }
 

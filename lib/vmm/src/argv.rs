@@ -165,10 +165,11 @@ fn machine(spec: &MachineSpec, fds: Numbers, memory: &Value) -> Result<Vec<Strin
     }
     if let Some((tap, mac)) = nic {
         // No option ROM: nothing boots from the network, and reading it takes
-        // the firmware time.
+        // the firmware time. A card that could have its guest announce itself after a load loses the
+        // timer for that, and QEMU dies of it as the guest resets the card to restart or power off.
         args.extend(words(&format!(
             "-netdev tap,id=net0,fd={tap} \
-             -device virtio-net-pci,id=nic0,addr=3,netdev=net0,mac={mac},romfile="
+             -device virtio-net-pci,id=nic0,addr=3,netdev=net0,mac={mac},romfile=,guest_announce=off"
         )));
     }
     Ok(args)
