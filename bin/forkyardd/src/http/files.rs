@@ -5,7 +5,7 @@ use super::{Answer, Path, Query, Raw};
 use crate::reply::Refusal;
 use axum::{
     Json,
-    body::Body,
+    body::{Body, BodyDataStream},
     extract::State,
     http::header,
     response::{IntoResponse, Response},
@@ -16,9 +16,13 @@ use forkyard_types::{
     FileWrite, FilesWritten,
 };
 use futures::{StreamExt, stream};
-use std::{io, sync::Arc};
+use std::{io, sync::Arc, time::Duration};
+use tokio::time::timeout;
 
 type Shared = State<Arc<Host>>;
+
+/// Time for which what a guest does not take is read from its client.
+const REST: Duration = Duration::from_secs(10);
 
 /// Read a file, or a folder with all that is in it, as a tar stream. A path that ends in `/.`
 /// is the content of a folder. Sockets, FIFOs and devices are left out.
@@ -49,7 +53,8 @@ pub async fn write_tree(
     body: Body,
 ) -> Answer<FilesWritten> {
     // Not spawned: dropped with the connection, the copy is given up.
-    taken(host.use_vm(&vm).await?.write_tree(wanted.path).await?, body).await
+    let begun = async { Ok(host.use_vm(&vm).await?.write_tree(wanted.path).await?) };
+    taken(begun, body).await
 }
 
 /// Read a file's bytes, to its end whatever its size.
@@ -79,7 +84,8 @@ pub async fn write_file(
     Query(wanted): Query<FileWrite>,
     body: Body,
 ) -> Answer<FilesWritten> {
-    taken(host.use_vm(&vm).await?.write_file(wanted).await?, body).await
+    let begun = async { Ok(host.use_vm(&vm).await?.write_file(wanted).await?) };
+    taken(begun, body).await
 }
 
 /// Remove a file, or a folder: an empty one, or with all that is in it.
@@ -183,8 +189,25 @@ fn streamed(files: FilesOut, kind: &'static str) -> Response {
     ([(header::CONTENT_TYPE, kind)], Body::from_stream(pieces)).into_response()
 }
 
-async fn taken(mut files: FilesIn, body: Body) -> Answer<FilesWritten> {
+/// Passes a body on to a guest that is ready for it. Where it is not, or takes no more, the rest is read
+/// all the same: a client that cannot go on sending does not hear why.
+async fn taken(
+    begun: impl Future<Output = Result<FilesIn, HostError>>,
+    body: Body,
+) -> Answer<FilesWritten> {
     let mut pieces = body.into_data_stream();
+    let passed = match begun.await {
+        Ok(files) => passed(files, &mut pieces).await,
+        Err(error) => Err(error.into()),
+    };
+    if passed.is_err() {
+        let rest = async { while let Some(Ok(_)) = pieces.next().await {} };
+        let _ = timeout(REST, rest).await;
+    }
+    passed.map(Json)
+}
+
+async fn passed(mut files: FilesIn, pieces: &mut BodyDataStream) -> Result<FilesWritten, Refusal> {
     while let Some(piece) = pieces.next().await {
         // Dropped, the guest removes what it has.
         let piece = piece.map_err(|error| {
@@ -195,5 +218,5 @@ async fn taken(mut files: FilesIn, body: Body) -> Answer<FilesWritten> {
             break;
         }
     }
-    Ok(Json(files.finish().await?))
+    Ok(files.finish().await?)
 }
