@@ -32,6 +32,8 @@ pub struct Building<'a> {
     /// Folder of its own, where programs can be executed. It and what is in it belongs to
     /// the first of [`BUILD_IDS`].
     pub folder: &'a Path,
+    /// File in it that lists the users that its programs know of, as /etc/passwd does.
+    pub users: &'a Path,
     /// Files that it reads.
     pub reads: &'a [&'a Path],
     /// Bytes of each file that it writes at most.
@@ -66,6 +68,7 @@ pub fn confine_builder(command: &mut Command, to: Building<'_>) -> io::Result<()
         ("/dev/stderr", "/proc/self/fd/2"),
     ];
     links.extend(descriptors.map(|(at, to)| (PathBuf::from(at), PathBuf::from(to))));
+    links.push((PathBuf::from("/etc/passwd"), to.users.to_owned()));
     let room = Room::build(pieces, links)?;
     let contained = Contained {
         users: Users::mapped(&BUILD_IDS, &room)?,

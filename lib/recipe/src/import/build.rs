@@ -29,6 +29,8 @@ use std::{
     path::{Component, Path, PathBuf},
 };
 
+/// User that buildah runs as, which it ends without a name of.
+const USERS: &str = "root:x:0:0:root:/:/bin/sh\n";
 /// Registries of this host are asked without TLS, and names without a registry mean docker.io.
 const REGISTRIES: &str = "\
 unqualified-search-registries = [\"docker.io\"]
@@ -220,11 +222,18 @@ impl Build<'_> {
         let registries = self.registries();
         fs::write(&registries, REGISTRIES)?;
         own(&registries)?;
+        let users = self.users();
+        fs::write(&users, USERS)?;
+        own(&users)?;
         own(&self.context)
     }
 
     fn registries(&self) -> PathBuf {
         self.folder.join("registries.conf")
+    }
+
+    fn users(&self) -> PathBuf {
+        self.folder.join("users")
     }
 
     fn call(&self, program: Program) -> Result<Call<'_>, ImportError> {
@@ -233,6 +242,7 @@ impl Build<'_> {
             .call_in_one_stream()
             .contained(Building {
                 folder: &self.folder,
+                users: &self.users(),
                 reads: &[&self.context],
                 largest: unpacked_at_most(self.size).0,
                 network: Network::Host,

@@ -1,7 +1,10 @@
 use super::*;
 use crate::import::{pull::tests::nothing_is_left, tests::cache, *};
 use forkyard_types::{ImageOrigin, Start};
-use std::{net::TcpListener, process::Command};
+use std::{
+    net::{TcpListener, TcpStream},
+    process::Command,
+};
 
 fn context(files: &[(&str, &str)]) -> Vec<u8> {
     let mut builder = tar::Builder::new(Vec::new());
@@ -123,7 +126,10 @@ fn a_build_that_is_given_up_ends_at_once() {
             cancel.set();
             drop(connected);
         });
-        build(&cache, &files, &cancel)
+        let error = build(&cache, &files, &cancel);
+        // One that ended without asking is not waited for.
+        drop(TcpStream::connect(address));
+        error
     });
     assert!(matches!(error, Err(ImportError::Cancelled)), "{error:?}");
     nothing_is_left(&cache);
