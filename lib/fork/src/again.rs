@@ -14,13 +14,16 @@
 use crate::{Host, HostError};
 use forkyard_network::Ports;
 use forkyard_types::{Epoch, Member, NetworkPolicy, VmState, VmView};
-use forkyard_vm::{Life, Vm, VmError, lock};
+use forkyard_vm::{Body, Life, Vm, VmError, lock};
 use forkyard_vmm::{Cause, console};
 use std::{path::Path, sync::Arc, time::Duration};
 
-/// Last line on the console of a kernel that was told to restart, as opposed to
-/// one that gave up.
+/// Words on the console of a kernel that was told to restart.
 const RESTARTS: &str = "reboot: Restarting system";
+/// Words of a kernel that gives up, and restarts a second later.
+const PANICS: &str = "Kernel panic - not syncing";
+/// Bytes of a former life's console by which the end of that life is found again.
+const FORMER: usize = 4 << 10;
 /// Time in which the last console output of a VM that ended may still arrive.
 const LAST_WORDS: Duration = Duration::from_secs(2);
 const CLONE: &str = "a clone cannot boot again: its memory began with its parent's instant";
@@ -159,31 +162,23 @@ impl Host {
             // As was asked for here, however that went.
             Ok(_) | Err(_) => return Ended::Well,
         };
-        match cause {
-            Cause::PoweredOff => return Ended::PoweredOff,
-            Cause::Told => return Ended::Well,
-            Cause::Reset | Cause::Unknown => {}
-        }
+        let said = match cause {
+            Cause::PoweredOff | Cause::Told => String::new(),
+            Cause::Reset | Cause::Unknown => self.all_it_said(vm, &body).await,
+        };
+        ended(cause, vm.is_founder(), &said)
+    }
+
+    /// Returns what a VM whose QEMU has ended said in that life, as far as it is kept.
+    async fn all_it_said(&self, vm: &Vm, body: &Body) -> String {
         let all_heard = async {
             if let Ok(mut words) = body.machine.console().follow().await {
                 while words.next().await.is_some() {}
             }
         };
         let _ = tokio::time::timeout(LAST_WORDS, all_heard).await;
-        let folder = self.console_of(vm);
-        let restarts = restarts(&folder) > body.restarts();
-        match (restarts, vm.is_founder(), cause) {
-            (true, true, _) => Ended::Restarts,
-            (true, false, _) => Ended::Failed(format!("its guest restarted, and {CLONE}")),
-            (false, _, Cause::Reset) => {
-                let said = console::kept(&folder).unwrap_or_default();
-                let said = crate::boot::last_words(&said);
-                Ended::Failed(format!(
-                    "its guest's kernel gave up; the last it said: {said}"
-                ))
-            }
-            (false, ..) => Ended::Failed("its QEMU was killed, or failed".to_owned()),
-        }
+        let said = console::kept(&self.console_of(vm)).unwrap_or_default();
+        String::from_utf8_lossy(since(&said, body.former_words())).into_owned()
     }
 
     pub(crate) fn console_of(&self, vm: &Vm) -> std::path::PathBuf {
@@ -191,9 +186,87 @@ impl Host {
     }
 }
 
-/// Counts how often a guest announced a restart in the part of its console that is
-/// kept. Blocks for a read of at most 1 MiB.
-pub(crate) fn restarts(folder: &Path) -> usize {
+/// Judges an end that nobody asked for by what the guest said in that life. A guest that is reset
+/// without a word (by SysRq, say) restarts; one whose kernel gave up would most likely do so again.
+fn ended(cause: Cause, founder: bool, said: &str) -> Ended {
+    let panicked = said.rfind(PANICS) > said.rfind(RESTARTS);
+    let announced = !panicked && said.contains(RESTARTS);
+    match (cause, founder) {
+        (Cause::PoweredOff, _) => Ended::PoweredOff,
+        (Cause::Told, _) => Ended::Well,
+        (Cause::Reset, _) if panicked => {
+            let said = crate::boot::last_words(said.as_bytes());
+            Ended::Failed(format!(
+                "its guest's kernel gave up; the last it said: {said}"
+            ))
+        }
+        (Cause::Unknown, _) if !announced => {
+            Ended::Failed("its QEMU was killed, or failed".to_owned())
+        }
+        (Cause::Reset | Cause::Unknown, true) => Ended::Restarts,
+        (Cause::Reset | Cause::Unknown, false) => {
+            Ended::Failed(format!("its guest restarted, and {CLONE}"))
+        }
+    }
+}
+
+/// Returns what a guest has said since its console ended with these words; all of it, if they are
+/// kept no more.
+fn since<'a>(said: &'a [u8], former: &[u8]) -> &'a [u8] {
+    if former.is_empty() {
+        return said;
+    }
+    let found = said.windows(former.len()).rposition(|it| it == former);
+    found.map_or(said, |at| &said[at + former.len()..])
+}
+
+/// Returns the last words of a former life on a console. Blocks for a read of at most 1 MiB.
+pub(crate) fn former_words(folder: &Path) -> Vec<u8> {
     let said = console::kept(folder).unwrap_or_default();
-    String::from_utf8_lossy(&said).matches(RESTARTS).count()
+    said[said.len().saturating_sub(FORMER)..].to_vec()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PANIC: &str = "x\nKernel panic - not syncing: Attempted to kill init!\n\
+        ---[ end Kernel panic ]---\nRebooting in 1 seconds..\n";
+    const RESTART: &str = "bye\n[   19.2] reboot: Restarting system\n";
+
+    #[test]
+    fn a_reset_is_a_restart_unless_the_kernel_gave_up_in_that_life() {
+        let gave_up = |ended| matches!(ended, Ended::Failed(why) if why.contains("gave up"));
+        assert_eq!(ended(Cause::Reset, true, RESTART), Ended::Restarts);
+        assert_eq!(ended(Cause::Reset, true, ""), Ended::Restarts);
+        let both = PANIC.to_owned() + RESTART;
+        assert_eq!(ended(Cause::Reset, true, &both), Ended::Restarts);
+        assert!(gave_up(ended(Cause::Reset, true, PANIC)));
+        let both = RESTART.to_owned() + PANIC;
+        assert!(gave_up(ended(Cause::Reset, true, &both)));
+        let clone = ended(Cause::Reset, false, RESTART);
+        assert!(matches!(clone, Ended::Failed(why) if why.contains("a clone cannot boot")));
+    }
+
+    #[test]
+    fn an_end_that_was_not_seen_is_a_restart_only_if_one_was_announced() {
+        let killed = |ended| matches!(ended, Ended::Failed(why) if why.contains("was killed"));
+        assert_eq!(ended(Cause::Unknown, true, RESTART), Ended::Restarts);
+        assert!(killed(ended(Cause::Unknown, true, "")));
+        assert!(killed(ended(Cause::Unknown, true, PANIC)));
+    }
+
+    #[test]
+    fn a_life_begins_after_the_last_words_of_the_former_one_however_much_is_said() {
+        let folder = tempfile::tempdir().expect("a folder");
+        assert_eq!(former_words(folder.path()), b"");
+        let former = PANIC.repeat(200).into_bytes();
+        let former_end = &former[former.len() - FORMER..];
+        let mut said = former.clone();
+        assert_eq!(since(&said, former_end), b"");
+        said.extend(b"new");
+        assert_eq!(since(&said, former_end), b"new");
+        assert_eq!(since(b"all of it is new", former_end), b"all of it is new");
+        assert_eq!(since(b"all", b""), b"all");
+    }
 }

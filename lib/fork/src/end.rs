@@ -29,10 +29,7 @@ impl Host {
             self.watch_body(&vm, &body);
             let (host, vm) = (self.handle(), vm.clone());
             let (exited, cause) = (body.machine.exited(), body.machine.cause());
-            if vm.is_founder() {
-                // What its console keeps of a former life.
-                body.note_restarts(again::restarts(&self.console_of(&vm)));
-            }
+            body.note_former_words(again::former_words(&self.console_of(&vm)));
             tokio::spawn(async move {
                 let exit = exited.await;
                 let cause = cause.await;

@@ -20,7 +20,7 @@ use forkyard_types::{ByteCount, PAGE_SIZE, VmState};
 use forkyard_vmm::Machine;
 use std::sync::{
     Arc, Mutex, OnceLock,
-    atomic::{AtomicBool, AtomicUsize, Ordering},
+    atomic::{AtomicBool, Ordering},
 };
 
 /// The state of a VM.
@@ -135,8 +135,8 @@ pub struct Body {
     silence: Mutex<Option<String>>,
     /// True if the VM was asked to end.
     stopping: AtomicBool,
-    /// Number of restarts that the console had announced when the VM came up.
-    restarts: AtomicUsize,
+    /// The console's end when the VM came up.
+    former_words: OnceLock<Vec<u8>>,
 }
 
 impl Body {
@@ -148,7 +148,7 @@ impl Body {
             noted: OnceLock::new(),
             silence: Mutex::default(),
             stopping: AtomicBool::default(),
-            restarts: AtomicUsize::default(),
+            former_words: OnceLock::new(),
         }
     }
 
@@ -191,14 +191,13 @@ impl Body {
         self.stopping.load(Ordering::SeqCst)
     }
 
-    /// Notes how often its console has said that it restarts.
-    pub fn note_restarts(&self, said: usize) {
-        self.restarts.store(said, Ordering::SeqCst);
+    /// Notes the last words that the console holds of a former life. The first call counts.
+    pub fn note_former_words(&self, said: Vec<u8>) {
+        self.former_words.get_or_init(|| said);
     }
 
-    /// Returns the number of restarts that the console had announced when the
-    /// VM came up.
-    pub fn restarts(&self) -> usize {
-        self.restarts.load(Ordering::SeqCst)
+    /// Returns the last words of a former life: the console's end when the VM came up.
+    pub fn former_words(&self) -> &[u8] {
+        self.former_words.get().map_or(&[], Vec::as_slice)
     }
 }
