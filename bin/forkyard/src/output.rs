@@ -15,20 +15,24 @@ use crate::{
 use forkyard_client::{Client, ClientError, of_vm};
 use forkyard_types::{ApiError, ErrorKind, ListedVm, NetworkPolicy, Restart, VmView};
 use hyper::Method;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
 use std::{
     borrow::Cow,
     fmt::{self, Write as _},
     io::{self, IsTerminal, Write},
+    os::fd::AsFd,
     process::{ExitCode, exit},
     sync::atomic::{AtomicBool, Ordering},
+    thread,
 };
+use tokio::sync::oneshot;
 
 /// True if errors are printed as JSON.
 static JSON_ERRORS: AtomicBool = AtomicBool::new(false);
 
 /// Status of a program whose reader has gone: 128 and the number of SIGPIPE.
-const READER_GONE: i32 = 141;
+pub const READER_GONE: u8 = 141;
 
 /// Prints a line on standard output.
 macro_rules! say {
@@ -96,10 +100,27 @@ pub fn plain(text: &str) -> Cow<'_, str> {
 /// The status to end with where standard output cannot be written, after saying why.
 pub fn cannot_write(error: &io::Error) -> i32 {
     if error.kind() == io::ErrorKind::BrokenPipe {
-        return READER_GONE;
+        return READER_GONE.into();
     }
     tell!("forkyard: cannot write the output: {error}");
     1
+}
+
+/// Waits until nobody can read standard output any more, as with `| head`. Waits for ever if it is
+/// a file. Takes a thread for as long as the program runs: call it once.
+pub async fn reader_gone() {
+    let (gone, heard) = oneshot::channel();
+    thread::spawn(move || {
+        let out = io::stdout();
+        // An error is reported if no event is asked for.
+        let mut asked = [PollFd::new(out.as_fd(), PollFlags::empty())];
+        if poll(&mut asked, PollTimeout::NONE).is_ok() {
+            let _ = gone.send(());
+        }
+    });
+    if heard.await.is_err() {
+        std::future::pending::<()>().await;
+    }
 }
 
 /// Prints an answer as JSON.

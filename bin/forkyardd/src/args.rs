@@ -210,9 +210,16 @@ impl Args {
             .parent()
             .map(PathBuf::from)
             .context("this program is nowhere")?;
-        let beside = || bin.join("../share/forkyard");
+        let beside = bin.join("../share/forkyard");
+        let share = self.share_dir.clone().unwrap_or(beside);
+        if self.share_dir.is_some() && !share.join("images").is_dir() {
+            anyhow::bail!(
+                "--share-dir {} (FORKYARD_SHARE_DIR) has no folder images: name the share/forkyard of an installation",
+                share.display()
+            );
+        }
         Ok(Folders {
-            share: self.share_dir.clone().unwrap_or_else(beside),
+            share,
             bin,
             state: self.state_dir.clone(),
             run: self.run_dir.clone(),

@@ -48,6 +48,18 @@ fn a_checkpoint_is_forked_long_after_its_parent_has_gone() {
 }
 
 #[test]
+fn one_that_shows_events_ends_when_nobody_reads_them() {
+    let host = Host::fake();
+    host.ok(["ps"]);
+    let mut shown = host.talk_to(["events"]);
+    // No event comes: it notices by itself.
+    drop(shown.stdout.take());
+    let ended = shown.wait().expect("waited for");
+    assert_eq!(ended.code(), Some(141));
+    host.end();
+}
+
+#[test]
 fn what_stops_can_be_started_and_what_is_paused_goes_on() {
     let host = Host::fake();
     host.ok(["run", "tiny", "--name", "p"]);

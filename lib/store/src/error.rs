@@ -1,6 +1,11 @@
 //! Reasons why the records cannot be used.
 
-use std::path::PathBuf;
+use nix::sys::statvfs::statvfs;
+use rusqlite::ErrorCode;
+use std::path::{Path, PathBuf};
+
+/// Bytes that the shared index of a log takes at least.
+const LEAST_ROOM: u64 = 32 << 10;
 
 /// Reason why the records cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +46,12 @@ pub enum StoreError {
         path: PathBuf,
         /// Cause.
         source: rusqlite::Error,
+    },
+    /// The disk has no room left for the records.
+    #[error("the disk of the records {path} is full")]
+    Full {
+        /// The file.
+        path: PathBuf,
     },
     /// The log of the records does not reach the disk.
     #[error("cannot write {path} to the disk: what was recorded last may not survive a power cut")]
@@ -93,4 +104,65 @@ pub enum StoreError {
         /// Number of them that there are.
         limit: u32,
     },
+}
+
+impl StoreError {
+    /// Error of a read or a write.
+    pub(crate) fn access(path: &Path, source: rusqlite::Error) -> Self {
+        let path = path.to_owned();
+        match is_full(&path, &source) {
+            true => Self::Full { path },
+            false => Self::Access { path, source },
+        }
+    }
+
+    /// Error of the opening.
+    pub(crate) fn open(path: &Path, source: rusqlite::Error) -> Self {
+        let path = path.to_owned();
+        match is_full(&path, &source) {
+            true => Self::Full { path },
+            false => Self::Open { path, source },
+        }
+    }
+}
+
+/// Tells whether the disk's room is the cause. SQLite says so of its own files alone: of what it
+/// maps it says that it cannot.
+fn is_full(path: &Path, error: &rusqlite::Error) -> bool {
+    let no_room = || {
+        let disk = statvfs(path.parent().unwrap_or(path));
+        disk.is_ok_and(|it| it.blocks_available() * it.fragment_size() < LEAST_ROOM)
+    };
+    match error.sqlite_error_code() {
+        Some(ErrorCode::DiskFull) => true,
+        Some(code) => code == ErrorCode::SystemIoFailure && no_room(),
+        None => false,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Store;
+    use forkyard_types::{FamilyId, ForkId};
+
+    #[test]
+    fn records_that_no_longer_fit_the_disk_say_so() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let store = Store::open(&folder.path().join("records")).expect("opened");
+        // SQLite counts what it may take as it counts the disk's room.
+        let room: i64 = store
+            .lock()
+            .query_row("PRAGMA max_page_count = 1", [], |row| row.get(0))
+            .expect("bounded");
+        assert!(room > 1, "what is taken is kept");
+        let filled = (0..10_000_i64).find_map(|n| {
+            let (fork, family) = (ForkId::random(), FamilyId::random());
+            store.put_abroad((fork, &n.to_string()), family, "{}").err()
+        });
+        let error = filled.expect("no room in the end");
+        assert!(matches!(error, StoreError::Full { .. }), "{error:?}");
+        let told = error.to_string();
+        assert!(told.ends_with("is full"), "{told}");
+    }
 }

@@ -54,10 +54,7 @@ pub struct Store {
 impl Store {
     /// Opens the records, creating or upgrading them as needed.
     pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let failed = |source| StoreError::Open {
-            path: path.into(),
-            source,
-        };
+        let failed = |source| StoreError::open(path, source);
         // It holds what lets others in: closed to them before there is anything in it. SQLite
         // gives the files beside it its mode. One that exists is not opened here: closing it would
         // drop the locks that SQLite has of it if this process has it open already.
@@ -116,9 +113,6 @@ impl Store {
 
     fn failed(&self) -> impl Fn(rusqlite::Error) -> StoreError {
         let path = self.path.clone();
-        move |source| StoreError::Access {
-            path: path.clone(),
-            source,
-        }
+        move |source| StoreError::access(&path, source)
     }
 }

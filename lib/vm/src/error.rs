@@ -172,6 +172,17 @@ pub fn engine_hint(error: &VmmError) -> Option<&'static str> {
 
 /// Returns advice about an error of the records.
 pub fn records_hint(error: &StoreError) -> Option<&'static str> {
-    matches!(error, StoreError::NameTaken { .. })
-        .then_some("choose another name, or remove that VM")
+    let hints = [
+        (
+            matches!(error, StoreError::NameTaken { .. }),
+            "choose another name, or remove that VM",
+        ),
+        (
+            matches!(error, StoreError::Full { .. }),
+            "`forkyard image rm` or `forkyard rm` makes room, if images and VMs are on that disk",
+        ),
+    ];
+    hints
+        .into_iter()
+        .find_map(|(applies, hint)| applies.then_some(hint))
 }

@@ -8,6 +8,7 @@ use forkyard_types::{
     MigrationReached, Occurrence, Since,
 };
 use std::{
+    pin::pin,
     process::ExitCode,
     time::{Duration, UNIX_EPOCH},
 };
@@ -48,11 +49,13 @@ pub async fn events(client: &Client, format: Format, wanted: Events) -> anyhow::
         follow,
     };
     let mut events = client.host_events(request).await?;
+    let mut unread = pin!(output::reader_gone());
     loop {
         let next = tokio::select! {
             biased;
             next = events.next() => next,
             _ = tokio::signal::ctrl_c() => return Ok(ExitCode::from(130)),
+            () = &mut unread => return Ok(ExitCode::from(output::READER_GONE)),
         };
         match next {
             Ok(Some(event)) => match format {
