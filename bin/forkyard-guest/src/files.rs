@@ -337,22 +337,31 @@ fn tell(what: &impl serde::Serialize) -> Result<(), Failure> {
 }
 
 fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
+    Failure {
+        code: code_of(error.kind()),
+        said: format!("cannot {what} {}: {error}", path.display()),
+    }
+}
+
+/// Exit code for an error: whether what was asked for is not there, is not as it was thought to
+/// be, or the guest failed.
+fn code_of(error: io::ErrorKind) -> u8 {
     let asked = [
-        io::ErrorKind::NotADirectory,
+        io::ErrorKind::AlreadyExists,
+        io::ErrorKind::CrossesDevices,
         io::ErrorKind::DirectoryNotEmpty,
+        io::ErrorKind::InvalidFilename,
         io::ErrorKind::InvalidInput,
+        io::ErrorKind::IsADirectory,
+        io::ErrorKind::NotADirectory,
+        io::ErrorKind::PermissionDenied,
+        io::ErrorKind::ReadOnlyFilesystem,
+        io::ErrorKind::ResourceBusy,
     ];
-    let code = match (
-        error.kind() == io::ErrorKind::NotFound,
-        asked.contains(&error.kind()),
-    ) {
+    match (error == io::ErrorKind::NotFound, asked.contains(&error)) {
         (true, _) => NOT_FOUND,
         (false, true) => REFUSED,
         (false, false) => 1,
-    };
-    Failure {
-        code,
-        said: format!("cannot {what} {}: {error}", path.display()),
     }
 }
 
@@ -370,19 +379,16 @@ fn said(error: &FilesError) -> Failure {
         said = format!("{said}: {error}");
         cause = error.source();
     }
-    let missing = matches!(error, FilesError::Read { source, .. } | FilesError::Write { source, .. }
-        if source.kind() == io::ErrorKind::NotFound);
-    let asked = matches!(
-        error,
+    let code = match error {
+        FilesError::Read { source, .. } | FilesError::Write { source, .. } => {
+            code_of(source.kind())
+        }
         FilesError::Place { .. }
-            | FilesError::Format(_)
-            | FilesError::Unasked { .. }
-            | FilesError::Short
-    );
-    let code = match (missing, asked) {
-        (true, _) => NOT_FOUND,
-        (false, true) => REFUSED,
-        (false, false) => 1,
+        | FilesError::Format(_)
+        | FilesError::Unasked { .. }
+        | FilesError::Short => REFUSED,
+        // The enum may grow.
+        FilesError::Stream(_) | FilesError::Sender(_) | _ => 1,
     };
     Failure { code, said }
 }

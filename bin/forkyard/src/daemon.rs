@@ -31,6 +31,7 @@ pub async fn ensure(run_dir: &Path) -> anyhow::Result<Client> {
 pub async fn ensure_with(run_dir: &Path, variables: &[(&str, OsString)]) -> anyhow::Result<Client> {
     // Before anything is made.
     check_run_dir(run_dir)?;
+    forkyard_sys_host::private::check_owner(run_dir)?;
     let client = Client::new(run_dir);
     match client.ping(START).await {
         Ok(()) => return Ok(client),

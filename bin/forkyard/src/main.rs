@@ -16,7 +16,10 @@ mod daemon;
 
 use clap::Parser;
 use forkyard_client::ClientError;
-use std::{ffi::OsString, process::ExitCode};
+use std::{
+    ffi::{OsStr, OsString},
+    process::ExitCode,
+};
 
 fn main() -> ExitCode {
     completion::answer();
@@ -28,12 +31,22 @@ fn main() -> ExitCode {
             output::complain_of_words(&error.to_string());
             return unheard(std::env::args());
         }
+        Err(error) if error.use_stderr() && std::env::args_os().any(|it| acts(&it)) => {
+            // In the user's own words, without colours of the parser's.
+            tell!("{}", error.to_string().trim_end());
+            return unheard(std::env::args());
+        }
         Err(error) if error.use_stderr() => {
             // Where standard error cannot be written nothing can be told.
             let _ = error.print();
             return unheard(std::env::args());
         }
-        Err(error) => error.exit(),
+        Err(error) => {
+            return match error.print() {
+                Ok(()) => ExitCode::SUCCESS,
+                Err(error) => std::process::exit(output::cannot_write(&error)),
+            };
+        }
     };
     if args.output == args::Format::Json {
         output::errors_as_json();
@@ -62,6 +75,12 @@ fn main() -> ExitCode {
             ExitCode::FAILURE
         }
     })
+}
+
+/// Tells whether a word would do something to a terminal.
+fn acts(word: &OsStr) -> bool {
+    let text = word.to_string_lossy();
+    output::plain(&text) != text
 }
 
 /// Status where the words make no sense: of `exec` one that is not its command's.

@@ -43,6 +43,9 @@ fn run(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
         return told.context("the description cannot be written");
     }
     forkyard_client::check_run_dir(&args.run_dir)?;
+    for folder in [&args.run_dir, &args.state_dir] {
+        forkyard_sys_host::private::check_owner(folder)?;
+    }
     log::install()?;
     // Whatever the user's is: QEMUs and images' builders read much of what is made here. What they
     // must not read says so.

@@ -1,9 +1,14 @@
 //! Substrates, as far as they are the same with any machine.
 
 use crate::former::sql;
-use forkyard_e2e::{Host, eventually, is_sound, sweep};
+use forkyard_e2e::{Host, Process, eventually, is_sound, sweep};
 use forkyard_types::{ActivateResponse, CloneResult, SubstrateView, VmState, VmView};
 use serde_json::json;
+use std::{
+    io::{Read, Write},
+    os::unix::net::UnixStream,
+    time::Duration,
+};
 
 pub fn substrates(host: &Host) -> Vec<SubstrateView> {
     host.json(["substrate", "ls"])
@@ -24,6 +29,35 @@ fn with_p() -> Host {
     host.ok(["run", "tiny", "--name", "p"]);
     host.sh("p", "poke 7 3");
     host
+}
+
+/// Tells whether a list of VMs waits for some that are being made.
+fn waits_for_made(host: &Host) -> bool {
+    let mut socket = UnixStream::connect(host.folder().join("run/api.sock")).expect("a daemon");
+    socket
+        .set_read_timeout(Some(Duration::from_millis(500)))
+        .expect("bounded");
+    let ask = "GET /v1/vms?made=true HTTP/1.0\r\n\r\n";
+    socket.write_all(ask.as_bytes()).expect("asked");
+    socket.read(&mut [0; 16]).is_err()
+}
+
+#[test]
+fn vms_that_are_being_made_are_removed_with_all_others() {
+    let host = with_p();
+    host.ok(DOCK);
+    let pagers = host.processes("forkyard-pager");
+    assert!(!waits_for_made(&host), "none is being made");
+    // None is made without the pager's help.
+    pagers.iter().for_each(Process::stop);
+    let made = host.start(["substrate", "activate", "s", "--count", "2"], "");
+    eventually("VMs to be on their way", || waits_for_made(&host));
+    let removed = host.start(["rm", "--all"], "");
+    pagers.iter().for_each(Process::go_on);
+    let (_, removed) = (made.wait(), removed.wait());
+    removed.exited(0);
+    assert!(host.vms().is_empty());
+    host.end();
 }
 
 const DOCK: [&str; 7] = ["substrate", "dock", "p", "--name", "s", "--kind", "public"];

@@ -17,6 +17,9 @@ pub enum DispatchError {
         /// Error of the host.
         source: io::Error,
     },
+    /// No process has this number.
+    #[error("there is no process {0}")]
+    NoProcess(u32),
     /// The process has no vCPU threads.
     #[error(
         "process {0} has no threads named CPU 0/KVM or CPU 0/TCG: is it QEMU, run with -name …,debug-threads=on? Else name the threads"
@@ -101,7 +104,8 @@ pub(crate) enum Blame {
 impl DispatchError {
     pub(crate) fn blame(&self) -> Blame {
         match self {
-            Self::NoVcpus(_)
+            Self::NoProcess(_)
+            | Self::NoVcpus(_)
             | Self::NoThread { .. }
             | Self::OtherThreads(_)
             | Self::Refused(_)

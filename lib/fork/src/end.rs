@@ -8,9 +8,10 @@ use crate::{
 };
 use forkyard_guestlink::{CallId, Command, Request};
 use forkyard_store::VmRecord;
-use forkyard_types::{FamilyId, VmState, VmView, VolumeUse};
+use forkyard_types::{FamilyId, TicketId, VmId, VmState, VmView, VolumeUse};
 use forkyard_vm::{Body, Life, Vm};
 use forkyard_vmm::{Cause, MachineRecord};
+use futures::{FutureExt as _, future::BoxFuture};
 use std::{fs, path::Path, sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
@@ -122,8 +123,9 @@ impl Host {
         if let Err(error) = vm.enter(&self.store, Life::Stopped, |record| record.machine = None) {
             tracing::error!(vm = %vm.name(), error = &error as &dyn std::error::Error, "end not recorded");
         }
-        self.tickets(|tickets| tickets.forget(vm.id));
+        let killed = self.tickets(|tickets| tickets.forget(vm.id));
         self.ended.notify_waiters();
+        self.end_killed(killed).await;
         // Why it did not come up again is noted.
         let fails = ended == Ended::Restarts && self.boot_again(vm).await.is_err();
         let cause = if fails {
@@ -176,11 +178,24 @@ impl Host {
         if let Some(parent) = parent {
             self.tidy(&parent);
         }
-        self.tickets(|tickets| {
+        drop(turn);
+        let killed = self.tickets(|tickets| {
             tickets.ended(vm.id, status);
-            tickets.forget(vm.id);
+            tickets.forget(vm.id)
         });
         self.ended.notify_waiters();
+        self.end_killed(killed).await;
+    }
+
+    /// Ends the clones of tickets that have ended with their VM, and theirs with them.
+    fn end_killed(&self, killed: Vec<(TicketId, Vec<VmId>)>) -> BoxFuture<'_, ()> {
+        async move {
+            for (ticket, alive) in killed {
+                self.end_all(alive).await;
+                self.tickets(|tickets| tickets.spend(ticket));
+            }
+        }
+        .boxed()
     }
 
     fn note_ending(&self, record: &VmRecord) {

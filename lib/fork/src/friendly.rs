@@ -114,7 +114,12 @@ impl Host {
         // Before another build is brought, which ends the one that runs.
         let group = match wanted.group {
             Some(name) if ["exec", "image"].contains(&name.as_str()) => format!("{USER}/{name}"),
-            Some(folder) => folder,
+            Some(folder) if folder.starts_with('/') => folder,
+            Some(other) => {
+                return Err(HostError::Invalid(format!(
+                    "the group is {other:?}: wanted exec, image, or the path of a control group's folder in the guest"
+                )));
+            }
             None => match guest.state().await?["group"].as_str() {
                 Some(group) => group.to_owned(),
                 None => format!("{USER}/exec"),

@@ -255,6 +255,12 @@ impl Host {
         &self.events
     }
 
+    /// Waits until VMs that are being made now, of others or of substrates, are there or have failed.
+    /// Cancel-safe.
+    pub async fn made(&self) {
+        self.forks.begun_are_over().await;
+    }
+
     /// Every VM, the oldest first, and every clone that other hosts made for this
     /// one, as it was seen last.
     pub fn list(&self) -> Vec<VmView> {

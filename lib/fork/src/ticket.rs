@@ -163,6 +163,23 @@ struct Entry {
     until: Option<u64>,
 }
 
+impl Entry {
+    /// Kills it as the end of the process that holds it does: names the clones to end. None if no
+    /// process holds it.
+    fn end_with_its_process(&mut self) -> Vec<VmId> {
+        let alive: Vec<_> = match &self.phase {
+            Phase::Cloned { seats, .. } if self.until.is_none() => {
+                seats.values().filter_map(Seat::living).collect()
+            }
+            Phase::Cloned { .. } | Phase::Granted(_) | Phase::Killed(_) => Vec::new(),
+        };
+        if !alive.is_empty() {
+            self.phase = Phase::Killed(alive.clone());
+        }
+        alive
+    }
+}
+
 /// Every ticket that is not spent.
 #[derive(Debug, Default)]
 pub struct Tickets {
@@ -342,13 +359,26 @@ impl Tickets {
         self.changed.insert(id);
     }
 
-    /// Spends every ticket of a VM that is no more. Its clones live on: they
-    /// are VMs like any other. Those it wanted killed are.
-    pub fn forget(&mut self, owner: VmId) {
-        let of_owner =
-            |entry: &mut Entry| entry.owner == owner && !matches!(entry.phase, Phase::Killed(_));
-        let gone = self.entries.extract_if(.., |_, entry| of_owner(entry));
-        self.changed.extend(gone.map(|(id, _)| id));
+    /// Ends the tickets of a VM that is no more, and with it the processes that held them. Names
+    /// the clones to end, by tickets to be spent once they have gone. Clones of tickets that no
+    /// process held live on: they are VMs like any other.
+    #[must_use = "these clones are to be ended"]
+    pub fn forget(&mut self, owner: VmId) -> Vec<(TicketId, Vec<VmId>)> {
+        let mut killed = Vec::new();
+        let changed = &mut self.changed;
+        self.entries.retain(|id, entry| {
+            if entry.owner != owner || matches!(entry.phase, Phase::Killed(_)) {
+                return true;
+            }
+            changed.insert(*id);
+            let alive = entry.end_with_its_process();
+            let stays = !alive.is_empty();
+            if stays {
+                killed.push((*id, alive));
+            }
+            stays
+        });
+        killed
     }
 
     /// Returns true if a VM has a ticket, or one waits for its end.

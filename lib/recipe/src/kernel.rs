@@ -58,17 +58,30 @@ pub(crate) struct Fetched {
     pub(crate) name: String,
 }
 
+/// Reasons for which a file is not there, whatever was meant.
+const ABSENT: [io::ErrorKind; 4] = [
+    io::ErrorKind::InvalidFilename,
+    io::ErrorKind::InvalidInput,
+    io::ErrorKind::NotADirectory,
+    io::ErrorKind::NotFound,
+];
+
 impl Kernel {
     pub(crate) fn from_file(path: &Path) -> Result<Self, BuildError> {
         // Not opened: a FIFO would hold up its reader, and there are devices that do something.
-        let facts = fs::metadata(path).map_err(io_error("find", path))?;
-        if !facts.is_file() {
-            return Err(BuildError::NoFile { path: path.into() });
-        }
         let unfit = |why| BuildError::UnfitKernel {
             path: path.into(),
             why,
         };
+        let facts = match fs::metadata(path) {
+            Err(error) if ABSENT.contains(&error.kind()) => {
+                return Err(unfit("there is no such file"));
+            }
+            found => found.map_err(io_error("find", path))?,
+        };
+        if !facts.is_file() {
+            return Err(BuildError::NoFile { path: path.into() });
+        }
         // It is read as its VM's own user.
         if facts.mode() & 0o004 == 0 {
             return Err(unfit("VMs, which have users of their own, may not read it"));

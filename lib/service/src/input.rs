@@ -90,10 +90,7 @@ impl<S: Send + Sync> FromRequest<S> for Raw {
             Err(rejection) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => {
                 Err(too_large())
             }
-            Err(_) => Err(Refusal::new(
-                ErrorKind::Invalid,
-                "the body did not come in whole",
-            )),
+            Err(_) => Err(broken_off()),
         }
     }
 }
@@ -117,8 +114,15 @@ fn told(rejection: &JsonRejection) -> Refusal {
     if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE {
         return too_large();
     }
+    if matches!(rejection, JsonRejection::BytesRejection(_)) {
+        return broken_off();
+    }
     let text = format!("the body is wrong: {}", cause(&text));
     Refusal::new(ErrorKind::Invalid, &text)
+}
+
+fn broken_off() -> Refusal {
+    Refusal::new(ErrorKind::Invalid, "the body did not come in whole")
 }
 
 fn too_large() -> Refusal {

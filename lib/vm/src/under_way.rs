@@ -1,23 +1,28 @@
 //! Forks under way: counted, so that the removal of their parent and the end of the
 //! daemon can refuse new ones and wait for those begun.
 
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 use tokio::sync::watch;
 
 /// Forks under way of one VM, or of all. Copies count the same ones.
 #[derive(Clone, Debug)]
 pub struct UnderWay(Arc<watch::Sender<State>>);
 
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 struct State {
-    count: u32,
+    /// Numbers of those under way, in the order in which they began.
+    now: BTreeSet<u64>,
+    next: u64,
     closed: bool,
 }
 
 /// A fork under way, until dropped.
 #[derive(Debug)]
 #[must_use]
-pub struct Begun<'a>(&'a UnderWay);
+pub struct Begun<'a> {
+    all: &'a UnderWay,
+    number: u64,
+}
 
 impl Default for UnderWay {
     fn default() -> Self {
@@ -28,11 +33,16 @@ impl Default for UnderWay {
 impl UnderWay {
     /// Counts a fork; none once no more may begin.
     pub fn begin(&self) -> Option<Begun<'_>> {
-        let counted = self.0.send_if_modified(|state| {
-            state.count += u32::from(!state.closed);
+        let mut begun = None;
+        self.0.send_if_modified(|state| {
+            if !state.closed {
+                begun = Some(state.next);
+                state.now.insert(state.next);
+                state.next += 1;
+            }
             !state.closed
         });
-        counted.then(|| Begun(self))
+        begun.map(|number| Begun { all: self, number })
     }
 
     /// Lets no more begin.
@@ -47,14 +57,27 @@ impl UnderWay {
 
     /// Resolves once none is under way. Cancel-safe.
     pub async fn over(&self) {
+        self.wait_for(|state| state.now.is_empty()).await;
+    }
+
+    /// Resolves once none is under way that began before this was called. Cancel-safe.
+    pub async fn begun_are_over(&self) {
+        let next = self.0.borrow().next;
+        self.wait_for(|state| state.now.first().is_none_or(|first| *first >= next))
+            .await;
+    }
+
+    async fn wait_for(&self, holds: impl FnMut(&State) -> bool) {
         // The sender is `self`: it does not go meanwhile.
-        let _ = { self.0.subscribe() }.wait_for(|it| it.count == 0).await;
+        let _ = { self.0.subscribe() }.wait_for(holds).await;
     }
 }
 
 impl Drop for Begun<'_> {
     fn drop(&mut self) {
-        self.0.0.send_modify(|state| state.count -= 1);
+        self.all.0.send_modify(|state| {
+            state.now.remove(&self.number);
+        });
     }
 }
 
@@ -74,5 +97,19 @@ mod tests {
         assert!(forks.over().now_or_never().is_none(), "one goes on");
         drop(two);
         forks.over().await;
+    }
+
+    #[tokio::test]
+    async fn those_that_begin_later_are_not_waited_for() {
+        let forks = UnderWay::default();
+        let (one, two) = (forks.begin(), forks.begin());
+        let mut waiting = Box::pin(forks.begun_are_over());
+        assert!(waiting.as_mut().now_or_never().is_none());
+        let later = forks.begin();
+        drop(two);
+        assert!(waiting.as_mut().now_or_never().is_none(), "one goes on");
+        drop(one);
+        waiting.await;
+        drop(later);
     }
 }

@@ -1,10 +1,11 @@
 //! Files that are the owner's alone, whatever the umask.
 
+use nix::unistd::geteuid;
 use std::{
     fs::{File, Permissions},
     io,
-    os::unix::fs::{OpenOptionsExt, PermissionsExt},
-    path::Path,
+    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
+    path::{Path, PathBuf},
 };
 
 const MODE: u32 = 0o600;
@@ -40,9 +41,76 @@ pub fn create_new(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
+/// Folder in which others than its user could put what they like.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ForeignFolder {
+    /// The folder is another user's.
+    #[error(
+        "{} belongs to user {owner}, who could put there what they like: choose a folder of your own, or chown it",
+        folder.display()
+    )]
+    Owner {
+        /// The folder.
+        folder: PathBuf,
+        /// Number of its user.
+        owner: u32,
+    },
+    /// Others may write to it.
+    #[error(
+        "others may write to {} (mode {mode:o}): chmod go-w it, or choose another folder",
+        folder.display()
+    )]
+    Open {
+        /// The folder.
+        folder: PathBuf,
+        /// Its mode.
+        mode: u32,
+    },
+}
+
+/// Refuses a folder of Forkyard's own in which others could lay files or links. No error if there
+/// is none yet.
+pub fn check_owner(folder: &Path) -> Result<(), ForeignFolder> {
+    let Ok(about) = folder.metadata() else {
+        return Ok(());
+    };
+    let (owner, mode) = (about.uid(), about.mode() & 0o7777);
+    let folder = folder.to_owned();
+    if owner != 0 && owner != geteuid().as_raw() {
+        return Err(ForeignFolder::Owner { folder, owner });
+    }
+    match mode & 0o022 {
+        0 => Ok(()),
+        _ => Err(ForeignFolder::Open { folder, mode }),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_folder_is_refused_in_which_others_could_lay_links() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let set = |mode| {
+            std::fs::set_permissions(folder.path(), Permissions::from_mode(mode)).expect("set");
+            check_owner(folder.path())
+        };
+        assert_eq!((set(0o700), set(0o755)), (Ok(()), Ok(())));
+        for mode in [0o770, 0o777, 0o1777] {
+            let refused = set(mode).expect_err("open to others");
+            assert!(refused.to_string().contains("others may write"), "{refused}");
+        }
+        assert_eq!(check_owner(&folder.path().join("none")), Ok(()));
+        if geteuid().is_root() {
+            set(0o755).expect("closed");
+            std::os::unix::fs::chown(folder.path(), Some(65534), None).expect("root may");
+            let refused = check_owner(folder.path()).expect_err("another's");
+            assert!(refused.to_string().contains("user 65534"), "{refused}");
+        } else {
+            assert_eq!(check_owner(Path::new("/proc/1")), Ok(()), "root's");
+        }
+    }
 
     #[test]
     fn files_are_closed_to_others_also_those_that_were_open_to_them() {

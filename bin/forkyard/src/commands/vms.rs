@@ -409,9 +409,14 @@ pub async fn remove(
     Ok(code)
 }
 
-/// Every VM, clones first: nothing is then taken away from under another VM.
-async fn every(client: &Client) -> anyhow::Result<Vec<String>> {
-    let vms: Vec<ListedVm> = client.call(Method::GET, "/v1/vms").await?;
+/// Every VM, clones first: nothing is then taken away from under another VM. With those that are
+/// being made, if they are to be waited for.
+async fn every(client: &Client, made: bool) -> anyhow::Result<Vec<String>> {
+    let path = match made {
+        true => "/v1/vms?made=true",
+        false => "/v1/vms",
+    };
+    let vms: Vec<ListedVm> = client.call(Method::GET, path).await?;
     // No daemon can be asked about what is on a lost node.
     let there = vms
         .into_iter()
@@ -434,9 +439,15 @@ async fn each(
     let mut interrupted = None;
     'all: loop {
         if all {
-            // Again and again: clones of a fork under way are listed as they come.
-            names = every(client).await?;
-            names.retain(|name| tried.insert(name.clone()));
+            // Again and again: clones of a fork under way are listed as they come. Those that
+            // nobody ends by ending their parent are waited for in the end.
+            for made in [false, true] {
+                names = every(client, made).await?;
+                names.retain(|name| tried.insert(name.clone()));
+                if !names.is_empty() {
+                    break;
+                }
+            }
         }
         for name in &names {
             let (method, path) = request(name);

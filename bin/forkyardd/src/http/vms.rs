@@ -37,6 +37,9 @@ pub async fn list(
     Query(wanted): Query<Wanted>,
 ) -> Answer<Vec<ListedVm>> {
     let here = node.as_ref().map(|node| node.cluster().name().clone());
+    if wanted.made {
+        host.made().await;
+    }
     let own = match &node {
         Some(node) => node.own(&host),
         None => host.list(),
@@ -64,19 +67,23 @@ pub async fn list(
     let filter = wanted.labels.unwrap_or_default();
     if let Some(wrong) = { vms.iter() }.find_map(|vm| vm.vm.labels.match_filter(&filter).err()) {
         let text = format!("the filter {wrong:?} is not NAME=VALUE");
-        return Err(Refusal::new(ErrorKind::Invalid, &text));
+        return Err(Refusal::new(ErrorKind::Invalid, &text).answered(StatusCode::BAD_REQUEST));
     }
     vms.retain(|vm| vm.vm.labels.match_filter(&filter) == Ok(true));
     Ok(Json(vms))
 }
 
-/// Filter of the VMs that are listed.
+/// VMs that are listed.
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct Wanted {
     /// Those that have all these labels: `NAME=VALUE`, separated by commas.
     #[serde(default)]
     labels: Option<String>,
+    /// True: answer once VMs that are being made at the host that is asked are there, or have
+    /// failed. Those whose making begins later are not waited for.
+    #[serde(default)]
+    made: bool,
 }
 
 /// Choice whether the answer comes when the work is done.

@@ -86,6 +86,7 @@ impl Tickets {
             entry.foreign.is_none()
                 && !exists(entry.owner)
                 && !matches!(entry.phase, Phase::Killed(_))
+                && entry.end_with_its_process().is_empty()
         });
         self.changed.extend(orphans.map(|(id, _)| id));
         for (id, entry) in &mut self.entries {

@@ -289,8 +289,37 @@ fn taken_over(tickets: &mut Tickets, vms: &[VmId]) -> Tickets {
 #[test]
 fn tickets_go_with_their_owner() {
     let (mut tickets, id, owner) = granted(1);
-    tickets.forget(owner);
+    assert_eq!(tickets.forget(owner), []);
     assert_eq!(begin(&mut tickets, id, owner), Err(Denied::Unknown(id)));
+}
+
+#[test]
+fn clones_go_with_the_process_that_held_their_ticket_and_its_vm() {
+    let alive = |detached: bool| {
+        let (mut tickets, id, owner) = granted(2);
+        if detached {
+            tickets.limit(id, 100);
+        }
+        begin(&mut tickets, id, owner).expect("granted");
+        let vm = VmId::random();
+        assert!(tickets.born(id, 1, vm));
+        (tickets, id, owner, vm)
+    };
+    let (mut tickets, id, owner, vm) = alive(false);
+    assert_eq!(tickets.forget(owner), [(id, vec![vm])]);
+    assert!(!tickets.born(id, 2, VmId::random()), "it comes too late");
+    assert_eq!(tickets.forget(owner), [], "they are being ended");
+    // By the next daemon, if this one dies before.
+    let mut next = Tickets::load(recorded(&mut tickets));
+    assert_eq!(next.settle(|_| false), [Left::Kill(id, vec![vm])]);
+    // Or that finds no such VM any more.
+    let (mut tickets, id, _, vm) = alive(false);
+    let mut next = Tickets::load(recorded(&mut tickets));
+    assert_eq!(next.settle(|it| it == vm), [Left::Kill(id, vec![vm])]);
+
+    let (mut tickets, id, owner, _) = alive(true);
+    assert_eq!(tickets.forget(owner), [], "they are VMs like any other");
+    assert_eq!(tickets.join(id, owner), Err(Denied::Unknown(id)));
 }
 
 proptest! {
