@@ -57,6 +57,7 @@ fn vms_that_are_being_made_are_removed_with_all_others() {
     let (_, removed) = (made.wait(), removed.wait());
     removed.exited(0);
     assert!(host.vms().is_empty());
+    host.ok(["substrate", "rm", "s"]);
     host.end();
 }
 

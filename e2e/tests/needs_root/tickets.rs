@@ -104,6 +104,13 @@ fn programs_get_their_answers_though_the_agent_dies_during_the_call() {
     });
     assert_ne!(host.sh("p", "agent-worker"), before);
     assert_eq!(host.vms().len(), 1);
+
+    // A ticket ends with the VM of the process that held it, and with its clones theirs.
+    let nested = "vmfork run -n 1 -- vmfork run -n 1 -- sleep 1000";
+    host.sh("p", &format!("({nested}) >/dev/null 2>&1 </dev/null &"));
+    eventually("a clone and its clone", || host.vms().len() == 3);
+    host.ok(["rm", "p"]);
+    assert!(host.vms().is_empty(), "{:?}", host.vms());
     host.end();
 }
 
