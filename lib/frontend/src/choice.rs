@@ -104,7 +104,9 @@ mod tests {
             Just(Standing::Starts),
             Just(Standing::Unknown),
             Just(Standing::Gone),
-            Just(Standing::Still { state: String::new() }),
+            Just(Standing::Still {
+                state: String::new()
+            }),
         ];
         let health = prop_oneof![
             Just(Health::Unknown),

@@ -272,7 +272,9 @@ mod tests {
             Just(Sighting::Runs),
             any_host().prop_map(|to| Sighting::Leaving { to }),
             any_host().prop_map(|at| Sighting::Elsewhere { at }),
-            Just(Sighting::Still { state: String::new() }),
+            Just(Sighting::Still {
+                state: String::new()
+            }),
         ]
     }
 
