@@ -248,8 +248,8 @@ impl Way for ToServer<'_> {
     type Key = Server;
     type Stream = PortStream;
 
-    fn kept(&self) -> Option<Server> {
-        Some(self.server.clone())
+    fn kept(&self) -> Vec<Server> {
+        vec![self.server.clone()]
     }
 
     async fn connect(&self) -> Result<(Server, PortStream), Refusal> {

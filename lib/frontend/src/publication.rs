@@ -14,7 +14,7 @@ use crate::Role;
 use std::{collections::BTreeSet, net::IpAddr, time::Duration};
 
 /// Between two looks at what is published.
-const REFRESH: Duration = Duration::from_secs(30);
+const REFRESH: Duration = Duration::from_secs(10);
 /// Before another try after a failure, and the most.
 const AGAIN: Duration = Duration::from_millis(500);
 
@@ -131,8 +131,8 @@ mod tests {
     #[test]
     fn a_look_comes_again_sooner_after_a_failure_and_never_too_often() {
         let mut state = Publication::Unseen.after(&OK, at(1000));
-        assert!(!state.is_due(Role::Active, true, at(30_999)));
-        assert!(state.is_due(Role::Active, true, at(31_000)));
+        assert!(!state.is_due(Role::Active, true, at(10_999)));
+        assert!(state.is_due(Role::Active, true, at(11_000)));
         let mut pauses = Vec::new();
         for _ in 0..20 {
             state = state.after(&FAILED, at(0));

@@ -34,8 +34,8 @@ pub trait Way: Sync {
     /// A connection.
     type Stream: AsyncRead + AsyncWrite + Unpin + Send + 'static;
 
-    /// Returns the key of kept connections that may be used now.
-    fn kept(&self) -> Option<Self::Key>;
+    /// Returns the keys of kept connections that may be used now, in order.
+    fn kept(&self) -> Vec<Self::Key>;
 
     /// Connects, waiting for as long as it makes sense.
     fn connect(&self) -> impl Future<Output = Result<(Self::Key, Self::Stream), Refusal>> + Send;
@@ -76,8 +76,8 @@ pub async fn repeatedly<W: Way>(
 ) -> Result<Exchanged, Refusal> {
     let mut broken = 0;
     loop {
-        let kept = way.kept();
-        let kept = kept.and_then(|key| Some((pool.take(&key)?, key)));
+        let mut kept = way.kept().into_iter();
+        let kept = kept.find_map(|key| Some((pool.take(&key)?, key)));
         let (mut sender, key, kept) = match kept {
             Some((sender, key)) => (sender, key, true),
             None => {

@@ -64,6 +64,12 @@ impl Refusal {
     }
 }
 
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.why)
+    }
+}
+
 impl From<Unreached> for Refusal {
     fn from(unreached: Unreached) -> Self {
         let Unreached { status, error, .. } = unreached;
