@@ -78,7 +78,7 @@ impl Default for Bounds {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct HostEntry {
-    /// Its place: `https://HOST:PORT` or `unix:///PATH/api.sock`.
+    /// Place of the daemon: `https://HOST:PORT` or `unix:///PATH/api.sock`.
     pub url: String,
     /// Token of it.
     #[serde(default)]
@@ -94,10 +94,10 @@ pub struct HostEntry {
 pub struct FrontendEntry {
     /// Hosts to which it is the nearest.
     pub near: BTreeSet<String>,
-    /// Its public addresses, for the DNS.
+    /// Public addresses, for the DNS.
     #[serde(default)]
     pub addresses: BTreeSet<IpAddr>,
-    /// Its own address by HTTP, for redirects: `https://NAME`.
+    /// Own address by HTTP, for redirects: `https://NAME`.
     #[serde(default)]
     pub url: Option<String>,
 }
@@ -111,7 +111,7 @@ pub struct HttpEntry {
     /// Certificate in PEM; HTTPS is spoken then.
     #[serde(default)]
     pub tls_cert: Option<PathBuf>,
-    /// Its key.
+    /// Key of the certificate.
     #[serde(default)]
     pub tls_key: Option<PathBuf>,
 }

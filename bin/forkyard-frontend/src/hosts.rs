@@ -37,7 +37,7 @@ pub struct Hosts {
 #[derive(Debug)]
 struct Link {
     client: Client,
-    /// Somebody wants to know now.
+    /// Wish for a look at once.
     kick: Notify,
 }
 

@@ -51,7 +51,7 @@ pub struct Client {
     pub from: IpAddr,
     /// True if it speaks TLS.
     pub tls: bool,
-    /// Its place.
+    /// Place among all connections.
     pub place: Arc<Taken>,
 }
 

@@ -25,9 +25,10 @@ pub async fn lead(
     counts::role(&service.name, service.state().role);
     loop {
         let mut news = hosts.news();
-        step(&service, &config);
+        // The nearest host's own word, of this moment: nothing is written upon anything else.
+        let sure = step(&service, &config) == Nearest::Here;
         if let (Some(record), Some(server)) = (&record, &server) {
-            publish(&service, record, server).await;
+            publish(&service, record, server, sure).await;
         }
         tokio::select! {
             _ = news.changed() => {}
@@ -46,7 +47,8 @@ fn record(service: &Service, config: &Config) -> Option<Record> {
     })
 }
 
-fn step(service: &Service, config: &Config) {
+/// Finds the role anew; returns the reason for it.
+fn step(service: &Service, config: &Config) -> Nearest {
     let place = service.place();
     let front = { place.as_ref() }.and_then(|host| config.nearest(&host.to_string()));
     let nearest = match front {
@@ -65,7 +67,7 @@ fn step(service: &Service, config: &Config) {
         tracing::info!(service = service.name, from = %before.role, to = %role, "role");
         counts::role(&service.name, role);
     }
-    let nearest = match (nearest, front) {
+    let address = match (nearest, front) {
         (Nearest::Here, _) => None,
         (Nearest::Other, Some((_, entry))) => entry.url.clone(),
         (Nearest::Other, None) | (Nearest::Unknown, _) => before.nearest,
@@ -73,19 +75,15 @@ fn step(service: &Service, config: &Config) {
     service.becomes(State {
         role,
         publication: before.publication.under(role),
-        nearest,
+        nearest: address,
     });
+    nearest
 }
 
 /// Sees to it that the DNS says what it is to say, if that is this front-end's matter.
-async fn publish(service: &Service, record: &Record, server: &NameServer) {
+async fn publish(service: &Service, record: &Record, server: &NameServer, sure: bool) {
     let state = service.state();
-    let is_due = || {
-        let sure = service.place().is_some();
-        let publication = state.publication;
-        publication.is_due(service.state().role, sure, service.now())
-    };
-    if !is_due() {
+    if !state.publication.is_due(state.role, sure, service.now()) {
         return;
     }
     let outcome = async {

@@ -35,11 +35,11 @@ pub struct Server {
 /// A service.
 #[derive(Debug)]
 pub struct Service {
-    /// Its name.
+    /// Name of the service.
     pub name: String,
-    /// As it is configured.
+    /// Configuration.
     pub entry: ServiceEntry,
-    /// Its VMs.
+    /// VMs that it leads to.
     pub targets: Vec<Arc<Target>>,
     /// Connections to them.
     pub pool: Pool<Server, ReplyBody>,
@@ -56,7 +56,7 @@ pub struct Service {
 pub struct State {
     /// Role of this front-end.
     pub role: Role,
-    /// What the DNS says.
+    /// State of the DNS.
     pub publication: Publication,
     /// Address by HTTP of the front-end that is nearest, if that is another one.
     pub nearest: Option<String>,

@@ -1,5 +1,5 @@
 //! Front-ends as far as they are the same with any guest: TCP, roles, the DNS by a real name server,
-//! redirects, health, and their end. What is served by HTTP while a VM moves takes a real guest.
+//! redirects, health, and their end. What goes on while a VM moves, connections and HTTP, takes a real guest.
 
 use forkyard_e2e::{
     Cluster, Host, eventually,
@@ -40,9 +40,8 @@ fn an_address_leads_to_its_vm_wherever_it_is_and_whatever_daemon_dies() {
     let one = start(host, "one", &server.config());
     let published = |wanted: &str| {
         eventually("the DNS", || {
-            let mut all: Vec<_> = { server.asked(host, "p.test").split(' ') }
-                .map(str::to_owned)
-                .collect();
+            let said = server.asked(host, "p.test");
+            let mut all: Vec<_> = said.split(' ').collect();
             all.sort();
             all.join(" ") == wanted
         });
@@ -52,7 +51,7 @@ fn an_address_leads_to_its_vm_wherever_it_is_and_whatever_daemon_dies() {
     is(&one, host, "drained");
     let mut before = Caller::connect(host, zero.port("p"), "p");
     before.says("before");
-    // Nobody is sent on from where it is nearest, and no other has it.
+    // No client is sent on from where it is nearest, and no other VM is there.
     let answer = get(host, zero.port("HTTP"), "/x", "p.test");
     assert!(answer.starts_with("HTTP/1.1 502"), "{answer}");
 
@@ -60,7 +59,6 @@ fn an_address_leads_to_its_vm_wherever_it_is_and_whatever_daemon_dies() {
     published("192.0.2.11 192.0.2.12");
     is(&one, host, "active");
     is(&zero, host, "forwarding");
-    before.says("and after");
     let answer = get(host, zero.port("HTTP"), "/x?y=z", "p.test").to_lowercase();
     assert!(answer.starts_with("http/1.1 307"), "{answer}");
     assert!(
@@ -80,7 +78,7 @@ fn an_address_leads_to_its_vm_wherever_it_is_and_whatever_daemon_dies() {
     drop(Caller::connect(host, zero.port("p"), "p"));
     is(&zero, host, "forwarding");
 
-    // Daemons may all be gone for a while: who comes waits.
+    // Daemons may all be gone for a while: what comes waits.
     cluster.kill_daemon(1);
     let mut waits = cluster.host(0).connect(one.port("p")).expect("it listens");
     cluster.start(1);

@@ -21,14 +21,14 @@ pub enum Health {
     /// Not probed yet.
     #[default]
     Unknown,
-    /// It answers.
+    /// The target answers.
     Well,
-    /// It has failed a few times in a row, and is still chosen.
+    /// The target has failed a few times in a row, and is still chosen.
     Failing {
         /// Times, at least one.
         times: u8,
     },
-    /// It is not chosen.
+    /// The target is not chosen.
     Sick,
 }
 

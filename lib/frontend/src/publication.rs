@@ -1,4 +1,4 @@
-//! What the DNS is to say of a service, and when this front-end sees to it.
+//! Addresses of a service in the DNS, and the times at which this front-end sees to them.
 //!
 //! ```text
 //! unseen --due--> asked: right --------> confirmed --after REFRESH--> due
@@ -46,7 +46,7 @@ pub enum Publication {
     /// Not looked at since this front-end became active.
     #[default]
     Unseen,
-    /// It was right, or has been put right.
+    /// The DNS was right, or has been put right.
     Confirmed {
         /// Time of it.
         at: Duration,

@@ -7,7 +7,7 @@
 //! ```
 //!
 //! Every role forwards what comes: resolvers may keep an address far beyond its time to live. Drained
-//! says that nobody would miss the address now.
+//! says that the address is not used any more.
 
 use std::{fmt, time::Duration};
 

@@ -38,17 +38,17 @@ pub enum Sighting {
     Runs,
     /// The VM is there, and is being handed over.
     Leaving {
-        /// Its next host.
+        /// Next host.
         to: HostName,
     },
     /// The VM is at another host.
     Elsewhere {
-        /// That host.
+        /// Host that has it.
         at: HostName,
     },
     /// The VM is there and does not run, by the will of its user.
     Still {
-        /// Its state.
+        /// State of the VM.
         state: String,
     },
 }
@@ -58,11 +58,11 @@ pub enum Sighting {
 pub enum Standing {
     /// A host has it running, or says which one has.
     There,
-    /// It begins to run.
+    /// The VM begins to run.
     Starts,
-    /// It does not run, by the will of its user.
+    /// The VM does not run, by the will of its user.
     Still {
-        /// Its state.
+        /// State of the VM.
         state: String,
     },
     /// No host that answers knows it, and some do not answer.

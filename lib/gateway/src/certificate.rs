@@ -28,7 +28,7 @@ pub type Loads = fn(bool);
 /// Reason why a certificate is not followed.
 #[derive(Debug, thiserror::Error)]
 pub enum LoadError {
-    /// It is not loaded.
+    /// The files are not loaded.
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// SIGHUP is not heard.

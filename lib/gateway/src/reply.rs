@@ -17,7 +17,7 @@ pub type ReplyBody = BoxBody<Bytes, Box<dyn Error + Send + Sync>>;
 pub struct Giver {
     /// Name of the program.
     pub name: &'static str,
-    /// Its header.
+    /// Header of the program.
     pub mark: HeaderName,
 }
 
