@@ -5,6 +5,7 @@ use forkyard_e2e::{
     Cluster, Host, eventually,
     frontend::{Caller, Frontend, NameServer, get},
 };
+use forkyard_types::ListedVm;
 use std::io::Read;
 
 /// Services that both front-ends have: `p`, whose server greets, and a port where nothing listens.
@@ -34,6 +35,11 @@ fn an_address_leads_to_its_vm_wherever_it_is_and_whatever_daemon_dies() {
     let host = cluster.host(0);
     host.ok(["run", "tiny", "--name", "p"]);
     host.sh("p", "serve 7");
+    // Front-ends ask for the VMs that they lead to, and for no others.
+    assert_eq!(host.get("/v1/vms?names=none"), "[]");
+    let listed: Vec<ListedVm> =
+        serde_json::from_str(&host.get("/v1/vms?names=none,p")).expect("a list");
+    assert_eq!(listed.len(), 1);
     let server = NameServer::start(host);
     // Both where the name server is, which makes no difference to them.
     let zero = start(host, "zero", &server.config());
