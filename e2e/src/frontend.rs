@@ -1,6 +1,7 @@
 //! Front-ends of a host's, and a real name server for them.
 
-use crate::{Host, Outcome, Running, eventually};
+use crate::{Cluster, Host, Outcome, Running, cluster::API, eventually};
+use forkyard_types::TokenGrant;
 use std::{
     fs::{self, File},
     io::{Read, Write},
@@ -24,20 +25,33 @@ pub struct Frontend {
 }
 
 impl Frontend {
-    /// Starts one that knows all hosts of a cluster that were told of each other, and waits until it
-    /// listens at so many addresses, all of the loopback.
+    /// Writes down the hosts of a cluster, each with a token of its own, for a configuration.
+    #[track_caller]
+    pub fn hosts(cluster: &Cluster) -> String {
+        let entries = (0..cluster.hosts.len()).map(|number| {
+            let words = ["token", "create", &format!("front-end-{number}")];
+            let grant: TokenGrant = cluster.host(number).json(words);
+            let remote = grant.remote.expect("it listens");
+            format!(
+                "[host.h{number}]\nurl = \"https://{}:{API}\"\ntoken = \"{}\"\ntrust = \"{}\"\n",
+                cluster.address(number),
+                grant.token.0,
+                remote.fingerprint
+            )
+        });
+        entries.collect()
+    }
+
+    /// Starts one, and waits until it listens at so many addresses, all of the loopback.
     #[track_caller]
     pub fn start(host: &Host, config: &str, listens: usize) -> Self {
         host.with_loopback();
-        let peers =
-            fs::read_to_string(host.folder().join("peers.toml")).expect("told of each other");
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("frontend.toml");
         let mut file = File::create(&path).expect("a file");
         file.set_permissions(fs::Permissions::from_mode(0o600))
             .expect("its own");
-        let text = format!("{config}\n{}", peers.replace("[peer.", "[host."));
-        file.write_all(text.as_bytes()).expect("written");
+        file.write_all(config.as_bytes()).expect("written");
         let words = ["--config".as_ref(), path.as_os_str()];
         let running = host.start_program("forkyard-frontend", words, "");
         let frontend = Self {

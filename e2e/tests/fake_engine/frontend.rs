@@ -17,9 +17,9 @@ const SERVICES: &str = "\
     [service.none]\nvms = [\"p\"]\nport = 9\nnames = [\"none.test\"]\nhealth = { fall = 2, every_s = 3600 }\n\
     [service.gone]\nport = 7\nnames = [\"gone.test\"]\n";
 
-fn start(host: &Host, name: &str, dns: &str) -> Frontend {
+fn start(host: &Host, name: &str, more: &str) -> Frontend {
     let config = format!(
-        "name = \"{name}\"\nmetrics = \"127.0.0.1:0\"\nbounds = {{ quiet_s = 2, drain_s = 60 }}\n{SERVICES}{dns}"
+        "name = \"{name}\"\nmetrics = \"127.0.0.1:0\"\nbounds = {{ quiet_s = 2, drain_s = 60 }}\n{SERVICES}{more}"
     );
     Frontend::start(host, &config, 3)
 }
@@ -42,8 +42,10 @@ fn an_address_leads_to_its_vm_wherever_it_is_and_whatever_daemon_dies() {
     assert_eq!(listed.len(), 1);
     let server = NameServer::start(host);
     // Both where the name server is, which makes no difference to them.
-    let zero = start(host, "zero", &server.config());
-    let one = start(host, "one", &server.config());
+    let hosts = Frontend::hosts(&cluster);
+    let more = format!("{}{hosts}", server.config());
+    let zero = start(host, "zero", &more);
+    let one = start(host, "one", &more);
     let published = |wanted: &str| {
         eventually("the DNS", || {
             let said = server.asked(host, "p.test");
@@ -93,7 +95,7 @@ fn an_address_leads_to_its_vm_wherever_it_is_and_whatever_daemon_dies() {
     assert_eq!(&greeted, b"p\n");
     drop(waits);
     cluster.start(0);
-    reasons_are_told(cluster.host(0), &one, &server);
+    reasons_are_told(cluster.host(0), &one, &server, &more);
 
     let host = cluster.host(0);
     let mut last = Caller::connect(host, one.port("p"), "p");
@@ -112,7 +114,7 @@ fn an_address_leads_to_its_vm_wherever_it_is_and_whatever_daemon_dies() {
 }
 
 /// What cannot be served is refused with the reason, and at once if no waiting helps.
-fn reasons_are_told(host: &Host, frontend: &Frontend, server: &NameServer) {
+fn reasons_are_told(host: &Host, frontend: &Frontend, server: &NameServer, more: &str) {
     let asked = |name: &str| get(host, frontend.port("HTTP"), "/", name);
     let healthy = |is: u8| {
         let line = format!("forkyard_frontend_vm_healthy{{service=\"none\",vm=\"p\"}} {is}");
@@ -129,7 +131,7 @@ fn reasons_are_told(host: &Host, frontend: &Frontend, server: &NameServer) {
     assert!(answer.contains("x-forkyard-frontend"), "{answer}");
     assert!(asked("other.test").starts_with("HTTP/1.1 421"));
 
-    let wrong = server.config().replace("secret = \"c2", "secret = \"d2");
+    let wrong = more.replace("secret = \"c2", "secret = \"d2");
     server.write(host, "p.test", "192.0.2.66");
     let refused = start(host, "one", &wrong);
     eventually("it to be refused", || {

@@ -63,12 +63,16 @@ fn no_request_of_two_hundred_connections_fails_while_the_vm_moves() {
     here.ok(["run", "tiny", "--name", "p"]);
     here.put_program("p", "httpd", None);
     here.sh("p", "/bin/httpd 8080");
+    let hosts = Frontend::hosts(&cluster);
     let frontend = Frontend::start(
         here,
-        // However busy this host is.
-        "metrics = \"127.0.0.1:0\"\nbounds = { patience_s = 120 }\n[[http]]\nlisten = \"127.0.0.1:0\"\n\
-         [service.p]\nport = 8080\nnames = [\"p.test\"]\nhealth = { path = \"/\", every_s = 1 }\n\
-         [service.tcp]\nvms = [\"p\"]\nport = 8080\nlisten = [\"127.0.0.1:0\"]\n",
+        &format!(
+            // However busy this host is.
+            "metrics = \"127.0.0.1:0\"\nbounds = {{ patience_s = 120 }}\n{hosts}\
+             [[http]]\nlisten = \"127.0.0.1:0\"\n\
+             [service.p]\nport = 8080\nnames = [\"p.test\"]\nhealth = {{ path = \"/\", every_s = 1 }}\n\
+             [service.tcp]\nvms = [\"p\"]\nport = 8080\nlisten = [\"127.0.0.1:0\"]\n"
+        ),
         3,
     );
     let (at, tcp) = (frontend.port("HTTP"), frontend.port("tcp"));
