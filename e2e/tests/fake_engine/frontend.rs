@@ -113,7 +113,7 @@ fn an_address_leads_to_its_vm_wherever_it_is_and_whatever_daemon_dies() {
     cluster.end();
 }
 
-/// What cannot be served is refused with the reason, and at once if no waiting helps.
+/// Checks that what cannot be served is refused with the reason, and at once if no waiting helps.
 fn reasons_are_told(host: &Host, frontend: &Frontend, server: &NameServer, more: &str) {
     let asked = |name: &str| get(host, frontend.port("HTTP"), "/", name);
     let healthy = |is: u8| {
