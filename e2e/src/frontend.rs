@@ -207,6 +207,12 @@ impl Caller {
         caller
     }
 
+    /// Connects, and is refused by a reset.
+    #[track_caller]
+    pub fn refused(host: &Host, port: u16) {
+        Self(host.connect(port).expect("it listens")).is_reset();
+    }
+
     /// Reads exactly this.
     #[track_caller]
     pub fn hears(&mut self, wanted: &str) {

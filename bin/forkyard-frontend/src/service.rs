@@ -24,6 +24,8 @@ use tokio::time::{Instant, sleep, timeout_at};
 const PAUSE: [Duration; 2] = [Duration::from_millis(20), Duration::from_millis(500)];
 /// Time for which a VM that no host has is waited for.
 const GONE: Duration = Duration::from_secs(2);
+/// Time for which an answer that a VM does not run may be out of date.
+const STALE: Duration = Duration::from_millis(250);
 
 /// A server: the VM, and the host through which it is reached.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -163,7 +165,9 @@ impl Service {
             let until = match why {
                 NoTarget::NotNow => until,
                 NoTarget::Gone => until.min(begun + GONE),
-                NoTarget::Sick | NoTarget::Still { .. } => Instant::now(),
+                // It may have been resumed this moment: hosts are asked once more.
+                NoTarget::Still { .. } => until.min(begun + STALE),
+                NoTarget::Sick => Instant::now(),
             };
             if Instant::now() >= until {
                 return Err(self.refuses(&why));

@@ -95,6 +95,11 @@ fn an_address_leads_to_its_vm_wherever_it_is_and_whatever_daemon_dies() {
     assert_eq!(&greeted, b"p\n");
     drop(waits);
     cluster.start(0);
+    // A VM that does not run is refused, and reached from the moment at which it does.
+    cluster.host(1).ok(["pause", "p"]);
+    Caller::refused(cluster.host(0), one.port("p"));
+    cluster.host(1).ok(["resume", "p"]);
+    drop(Caller::connect(cluster.host(0), one.port("p"), "p"));
     reasons_are_told(cluster.host(0), &one, &server, &more);
 
     let host = cluster.host(0);
