@@ -62,7 +62,9 @@ install: build
 	install -d '$(DESTDIR)$(PREFIX)'
 	cp -R target/dist/. '$(DESTDIR)$(PREFIX)'
 	install -d '$(DESTDIR)$(PREFIX)/lib/systemd/system'
-	sed 's|@PREFIX@|$(PREFIX)|' packaging/forkyardd.service > '$(DESTDIR)$(PREFIX)/lib/systemd/system/forkyardd.service'
+	for unit in forkyardd forkyard-frontend; do \
+		sed 's|@PREFIX@|$(PREFIX)|' packaging/$$unit.service > '$(DESTDIR)$(PREFIX)/lib/systemd/system/'$$unit.service; \
+	done
 
 clean:
 	cargo clean

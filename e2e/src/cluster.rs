@@ -37,7 +37,7 @@ use std::{
 };
 
 /// Port at which daemons listen, and that of pagers.
-const API: u16 = 7433;
+pub(crate) const API: u16 = 7433;
 pub(crate) const PAGES: u16 = 7434;
 /// MiB of memory that Slurm believes each host to have.
 const MIB: u64 = 8192;

@@ -11,6 +11,7 @@
 //! Links   what a host counts of its links to others
 //! outside the rest of the world, at the other end of a cable
 //! remains what is left in a place
+//! frontend front-ends, and a name server for them
 //! guest   C programs for guests, compiled here
 //! pypi    Python environments with packages of others
 //! Steps   a daemon that dies before the Nth thing it does
@@ -23,6 +24,7 @@
 mod cache;
 mod cluster;
 mod faults;
+pub mod frontend;
 pub mod guest;
 mod host;
 mod links;

@@ -14,6 +14,8 @@ mod ensemble;
 mod faults;
 #[path = "fake_engine/former.rs"]
 mod former;
+#[path = "fake_engine/frontend.rs"]
+mod frontend;
 #[path = "fake_engine/gateway.rs"]
 mod gateway;
 #[path = "fake_engine/independence.rs"]

@@ -37,6 +37,8 @@ mod far;
 mod fork;
 #[path = "needs_root/friendly.rs"]
 mod friendly;
+#[path = "needs_root/frontend.rs"]
+mod frontend;
 #[path = "needs_root/gateway.rs"]
 mod gateway;
 #[path = "needs_root/generations.rs"]

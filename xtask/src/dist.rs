@@ -2,7 +2,7 @@
 //! quickly for tests, which wait for guests most of the time.
 //!
 //! ```text
-//! target/dist/bin/{forkyard,forkyardd,forkyard-pager,forkyard-blockd,forkyard-dispatcher,forkyard-friendly,forkyard-gateway,forkyard-unpack}
+//! target/dist/bin/{forkyard,forkyardd,forkyard-pager,forkyard-blockd,forkyard-dispatcher,forkyard-friendly,forkyard-frontend,forkyard-gateway,forkyard-unpack}
 //! target/dist/share/forkyard/libforkyard_track.so
 //! target/dist/share/forkyard/guest/{bin,lib,include,python}/…
 //! target/dist/share/forkyard/images/*.toml
@@ -55,12 +55,13 @@ impl Profile {
 }
 
 /// Programs of hosts, and their places in what is laid out.
-const HOSTS: [(&str, &str); 8] = [
+const HOSTS: [(&str, &str); 9] = [
     ("forkyard", "bin/forkyard"),
     ("forkyardd", "bin/forkyardd"),
     ("forkyard-pager", "bin/forkyard-pager"),
     ("forkyard-blockd", "bin/forkyard-blockd"),
     ("forkyard-dispatcher", "bin/forkyard-dispatcher"),
+    ("forkyard-frontend", "bin/forkyard-frontend"),
     ("forkyard-gateway", "bin/forkyard-gateway"),
     ("forkyard-friendly", "bin/forkyard-friendly"),
     ("forkyard-unpack", "bin/forkyard-unpack"),
@@ -95,12 +96,13 @@ const GUESTS: [(&str, &str); 6] = [
 ];
 
 /// Programs of a host whose machines are made up, and their places in `target/fake/`.
-const FAKE: [(&str, &str); 7] = [
+const FAKE: [(&str, &str); 8] = [
     ("forkyard", "bin/forkyard"),
     ("forkyardd-fake", "bin/forkyardd"),
     ("forkyard-fake-machine", "bin/forkyard-fake-machine"),
     ("forkyard-pager", "bin/forkyard-pager"),
     ("forkyard-blockd", "bin/forkyard-blockd"),
+    ("forkyard-frontend", "bin/forkyard-frontend"),
     ("forkyard-gateway", "bin/forkyard-gateway"),
     ("forkyard-unpack", "bin/forkyard-unpack"),
 ];

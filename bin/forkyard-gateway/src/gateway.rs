@@ -1,45 +1,34 @@
 //! A request's way: to its port, if it may, and back.
-//!
-//! A request that HTTP lets be repeated (RFC 9110, 9.2.2), and that has no body, is sent once more if
-//! the connection to its server breaks before an answer begins: a VM that moves breaks all of them.
-//! A kept connection that turns out to be broken does not count.
 
 use crate::{
     counts::{self, By},
     guest::{Guests, Server},
-    headers::{self, Asked},
-    reply::{Refusal, ReplyBody, body},
-    serve::Taken,
     shares::Shares,
     token::{self, Shown, Source},
 };
 use bytes::Bytes;
+use forkyard_client::PortStream;
 use forkyard_gateway::{
-    Exchanged, Form, Key, Pool, Share, ShareError, Target, exchange, opened, strip, upgrades,
+    Form, Giver, Key, Pool, Refusal, ReplyBody, Sent, Share, ShareError, Taken, Target, Way, body,
+    headers::{self, Asked},
+    may_be_repeated, once, repeatedly, strip, upgrades,
 };
 use forkyard_types::VmView;
-use http_body_util::{BodyExt, Empty};
+use http_body_util::BodyExt;
 use hyper::{
-    HeaderMap, Method, Request, Response, StatusCode, Uri,
+    Method, Request, Response, StatusCode, Uri,
     body::{Body, Incoming},
-    client::conn::http1::SendRequest,
-    header::{self, HeaderValue},
-    upgrade::OnUpgrade,
+    header::{self, HeaderName, HeaderValue},
 };
 use std::{net::IpAddr, sync::Arc};
 use tokio::time::Instant;
 
-/// Requests that may be repeated.
-const REPEATED: [Method; 5] = [
-    Method::GET,
-    Method::HEAD,
-    Method::OPTIONS,
-    Method::PUT,
-    Method::DELETE,
-];
+/// Giver of answers of the gateway's own.
+const GATEWAY: Giver = Giver {
+    name: "forkyard-gateway",
+    mark: HeaderName::from_static("x-forkyard-gateway"),
+};
 
-/// Body of a request, as servers are sent it.
-type GuestBody = ReplyBody;
 /// Place of a client's connection, for as long as anything of it is there.
 pub type Place = Arc<Taken>;
 
@@ -57,7 +46,7 @@ pub struct Gateway {
     /// True if clients speak TLS.
     pub tls: bool,
     /// Connections to servers.
-    pub pool: Pool<Server, GuestBody>,
+    pub pool: Pool<Server, ReplyBody>,
 }
 
 impl Gateway {
@@ -74,7 +63,7 @@ impl Gateway {
                 response
             }
             Err(refusal) => {
-                let response = refusal.answer();
+                let response = refusal.answer(&GATEWAY);
                 counts::answered(response.status(), By::Gateway);
                 response
             }
@@ -114,25 +103,30 @@ impl Gateway {
         let client = hyper::upgrade::on(&mut request);
         let (mut head, incoming) = request.into_parts();
         strip(&mut head.headers, &[], switches);
-        headers::forwarded(&mut head.headers, &asked, &target, from, self.tls);
+        headers::forwarded(&mut head.headers, &asked, Some(&target), from, self.tls);
         let uri: Uri = target
             .path
             .parse()
             .map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, "the path cannot be passed on"))?;
         let empty = incoming.is_end_stream();
-        let again = REPEATED.contains(&head.method) && empty && !switches;
+        let again = may_be_repeated(&head.method) && empty && !switches;
         let sent = Sent {
             method: head.method,
             uri,
             headers: head.headers,
+            body: Bytes::new(),
+        };
+        let way = ToServer {
+            gateway: self,
+            server: &server,
+            until,
         };
         let exchanged = match again {
-            true => self.repeatedly(&server, &sent, until).await?,
+            true => repeatedly(&self.pool, &way, &sent).await?,
             false => {
                 let incoming = incoming.map_err(Into::into).boxed();
                 let client = switches.then_some((client, place));
-                self.once(&server, sent.with(incoming), client, until)
-                    .await?
+                once(&self.pool, &way, sent.with(incoming), client).await?
             }
         };
         let mut response = exchanged.response;
@@ -241,99 +235,32 @@ impl Gateway {
         }
         Ok(response)
     }
+}
 
-    /// Sends a request, and once more if its connection breaks without an answer.
-    async fn repeatedly(
-        &self,
-        server: &Server,
-        sent: &Sent,
-        until: Instant,
-    ) -> Result<Exchanged, Refusal> {
-        let mut broken = 0;
-        loop {
-            let (mut sender, kept) = match self.pool.take(server) {
-                Some(kept) => (kept, true),
-                None => (self.opened(server, until).await?, false),
-            };
-            let empty = Empty::new().map_err(|never| match never {}).boxed();
-            // It asks for no other protocol.
-            match exchange(&mut sender, sent.with(empty), None, ()).await {
-                Ok(exchanged) if exchanged.switched => return Err(nonsense(server)),
-                Ok(exchanged) => {
-                    self.pool.put(server.clone(), sender);
-                    return Ok(exchanged);
-                }
-                Err(error) if error.is_parse() => return Err(broke(server, &error)),
-                Err(error) if !kept && broken > 0 => return Err(broke(server, &error)),
-                Err(error) => {
-                    tracing::debug!(vm = %server.vm, port = %server.port, %error, "sent again");
-                    broken += u32::from(!kept);
-                    self.pool.forget(|it| it == server);
-                }
-            }
-        }
+/// Way to a port of a VM, wherever it is.
+struct ToServer<'a> {
+    gateway: &'a Gateway,
+    server: &'a Server,
+    until: Instant,
+}
+
+impl Way for ToServer<'_> {
+    type Key = Server;
+    type Stream = PortStream;
+
+    fn kept(&self) -> Vec<Server> {
+        vec![self.server.clone()]
     }
 
-    /// Sends a request on a connection of its own.
-    async fn once(
-        &self,
-        server: &Server,
-        request: Request<GuestBody>,
-        client: Option<(OnUpgrade, Place)>,
-        until: Instant,
-    ) -> Result<Exchanged, Refusal> {
-        let mut sender = self.opened(server, until).await?;
-        let (client, place) = client.unzip();
-        let may_switch = client.is_some();
-        let exchanged = exchange(&mut sender, request, client, place).await;
-        let exchanged = exchanged.map_err(|error| broke(server, &error))?;
-        match (exchanged.switched, may_switch) {
-            (true, false) => return Err(nonsense(server)),
-            (true, true) => {}
-            (false, _) => self.pool.put(server.clone(), sender),
-        }
-        Ok(exchanged)
-    }
-
-    async fn opened(
-        &self,
-        server: &Server,
-        until: Instant,
-    ) -> Result<SendRequest<GuestBody>, Refusal> {
+    async fn connect(&self) -> Result<(Server, PortStream), Refusal> {
         // Idle ones take places of the VM's.
-        let crowded = || self.pool.forget(|it| it.vm == server.vm);
-        let stream = self.guests.connect(server, until, crowded).await?;
-        opened(stream).await.map_err(|error| broke(server, &error))
+        let crowded = || self.gateway.pool.forget(|it| it.vm == self.server.vm);
+        let guests = &self.gateway.guests;
+        let stream = guests.connect(self.server, self.until, crowded).await?;
+        Ok((self.server.clone(), stream))
     }
-}
 
-/// A request as servers are sent it, but for its body.
-struct Sent {
-    method: Method,
-    uri: Uri,
-    headers: HeaderMap,
-}
-
-impl Sent {
-    fn with(&self, body: GuestBody) -> Request<GuestBody> {
-        let mut request = Request::new(body);
-        *request.method_mut() = self.method.clone();
-        *request.uri_mut() = self.uri.clone();
-        *request.headers_mut() = self.headers.clone();
-        request
+    fn server(&self) -> String {
+        format!("port {} of {}", self.server.port, self.server.vm)
     }
-}
-
-fn broke(server: &Server, error: &hyper::Error) -> Refusal {
-    let Server { vm, port } = server;
-    let why = format!(
-        "port {port} of {vm} gave no answer in HTTP, and the request may have been carried out: {error}"
-    );
-    Refusal::new(StatusCode::BAD_GATEWAY, why)
-}
-
-fn nonsense(server: &Server) -> Refusal {
-    let Server { vm, port } = server;
-    let why = format!("port {port} of {vm} switched protocols without being asked to");
-    Refusal::new(StatusCode::BAD_GATEWAY, why)
 }

@@ -6,6 +6,7 @@
 
 use crate::counts;
 use forkyard_client::{Client, ClientError, PortStream, of_vm};
+use forkyard_gateway::Unreached;
 use forkyard_types::{ApiError, ErrorKind, GuestPort, ShareView, VmId, VmState, VmView};
 use hyper::{Method, StatusCode};
 use std::{
@@ -35,17 +36,6 @@ pub struct Guests {
     patience: Duration,
     /// Those that are being woken: once for all requests that wait.
     waking: Arc<Mutex<HashSet<VmId>>>,
-}
-
-/// No connection.
-#[derive(Debug)]
-pub struct Unreached {
-    /// As HTTP has it.
-    pub status: StatusCode,
-    /// Reason.
-    pub error: ApiError,
-    /// True if it may be otherwise in a moment.
-    for_now: bool,
 }
 
 /// State found of a VM that did not run.
@@ -79,7 +69,7 @@ impl Guests {
         loop {
             match self.client.call(Method::GET, &of_vm(vm, "")).await {
                 Ok(found) => return Ok(found),
-                Err(error) => wait(unreached(error), until, &mut pause).await?,
+                Err(error) => wait(error.into(), until, &mut pause).await?,
             }
         }
     }
@@ -90,7 +80,7 @@ impl Guests {
         loop {
             match self.client.call(Method::GET, &path).await {
                 Ok(all) => return Ok(all),
-                Err(error) => wait(unreached(error), until, &mut pause).await?,
+                Err(error) => wait(error.into(), until, &mut pause).await?,
             }
         }
     }
@@ -105,9 +95,9 @@ impl Guests {
         let (vm, mut pause) = (server.vm, PAUSE[0]);
         let mut stirred = Stirred::Waits;
         loop {
-            let mut why = match self.client.connect(vm.as_str(), server.port).await {
+            let mut why: Unreached = match self.client.connect(vm.as_str(), server.port).await {
                 Ok(stream) => return Ok(stream),
-                Err(error) => unreached(error),
+                Err(error) => error.into(),
             };
             let kind = why.error.kind;
             if kind == ErrorKind::Exhausted {
@@ -155,7 +145,7 @@ impl Guests {
         counts::woken(matches!(woken, Ok(Ok(_))));
         match woken {
             Ok(Err(ClientError::Refused(error))) if error.kind != ErrorKind::Conflict => {
-                Err(unreached(error.into()))
+                Err(ClientError::from(error).into())
             }
             // Another client may have woken it first; a VM that takes longer goes on waking.
             Ok(Ok(_) | Err(_)) | Err(_) => Ok(Stirred::Woken),
@@ -197,57 +187,4 @@ async fn wait(why: Unreached, until: Instant, pause: &mut Duration) -> Result<()
     sleep(*pause).await;
     *pause = (*pause * 3 / 2).min(PAUSE[1]);
     Ok(())
-}
-
-/// An error as HTTP has it.
-fn unreached(error: ClientError) -> Unreached {
-    let for_now = if let ClientError::Refused(error) = &error {
-        matches!(
-            error.kind,
-            ErrorKind::Conflict | ErrorKind::Exhausted | ErrorKind::Timeout
-        )
-    } else {
-        // Trust that is not there does not come by waiting.
-        matches!(
-            error,
-            ClientError::NoDaemon { .. }
-                | ClientError::Unreachable { .. }
-                | ClientError::Hangs { .. }
-                | ClientError::Broke { .. }
-        )
-    };
-    let ClientError::Refused(error) = error else {
-        // The daemon's address and its faults are for the log, not for clients.
-        tracing::warn!(
-            error = &error as &dyn std::error::Error,
-            "the daemon is not reached"
-        );
-        let message = "the host does not answer".to_owned();
-        let hint = Some("try again later; the gateway's log says why".to_owned());
-        let kind = ErrorKind::Host;
-        return Unreached {
-            status: StatusCode::SERVICE_UNAVAILABLE,
-            error: ApiError {
-                kind,
-                message,
-                hint,
-            },
-            for_now,
-        };
-    };
-    let status = match error.kind {
-        ErrorKind::NotFound => StatusCode::NOT_FOUND,
-        ErrorKind::Conflict | ErrorKind::Host => StatusCode::SERVICE_UNAVAILABLE,
-        ErrorKind::Exhausted => StatusCode::TOO_MANY_REQUESTS,
-        ErrorKind::Guest => StatusCode::BAD_GATEWAY,
-        ErrorKind::Timeout => StatusCode::GATEWAY_TIMEOUT,
-        ErrorKind::Invalid => StatusCode::BAD_REQUEST,
-        // The gateway's own rights are meant, not the client's.
-        ErrorKind::Unauthorized | ErrorKind::Forbidden => StatusCode::INTERNAL_SERVER_ERROR,
-    };
-    Unreached {
-        status,
-        error,
-        for_now,
-    }
 }

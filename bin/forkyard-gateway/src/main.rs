@@ -8,15 +8,11 @@
 //! be many. What it keeps is a key that signs tokens.
 
 mod arguments;
-mod certificate;
 mod counts;
 mod gateway;
 mod guest;
-mod headers;
-mod reply;
 mod serve;
 mod shares;
-mod stall;
 mod token;
 
 use anyhow::Context;

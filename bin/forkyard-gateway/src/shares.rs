@@ -7,8 +7,8 @@
 //! A list is asked for once for all requests that want it, and few at a time: tokens that are made up cost the
 //! daemon no more than that.
 
-use crate::guest::{Guests, Unreached};
-use forkyard_gateway::Share;
+use crate::guest::Guests;
+use forkyard_gateway::{Share, Unreached};
 use forkyard_types::{ShareToken, ShareView, VmId};
 use std::{
     collections::HashMap,

@@ -1,7 +1,7 @@
 //! A running VM moves to another host.
 
 use crate::gateway::{ask, ports};
-use forkyard_e2e::{Cluster, Host, eventually};
+use forkyard_e2e::{Cluster, Host, eventually, frontend::Frontend};
 use forkyard_types::{ListedVm, MigrateResponse, VmInspect, VmState, VmView, VolumeView};
 use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},
@@ -133,13 +133,24 @@ fn a_node_hands_a_vm_to_another_and_every_node_finds_it_there() {
     let gateway = here.start_program("forkyard-gateway", words, "");
     eventually("it listens", || ports(&gateway).len() == 1);
     let at = ports(&gateway)[0];
+    // A front-end sees where it is by the names of nodes.
+    let hosts = Frontend::hosts(&cluster);
+    let front = Frontend::start(
+        here,
+        &format!(
+            "name = \"zero\"\nmetrics = \"127.0.0.1:0\"\n{hosts}\
+             [frontend.zero]\nnear = [\"h0\"]\n[frontend.one]\nnear = [\"h1\"]\n\
+             [service.p]\nport = 8080\nlisten = [\"127.0.0.1:0\"]\n"
+        ),
+        2,
+    );
     let over = AtomicBool::new(false);
     let served = thread::scope(|scope| {
         let users: Vec<_> = (0..3)
             .map(|_| scope.spawn(|| use_it(here, at, &over)))
             .collect();
         let commands = scope.spawn(|| command_it(there, &over));
-        goes_round(here, there);
+        goes_round(here, there, &front);
         over.store(true, Relaxed);
         assert!(commands.join().expect("carried out") >= 2);
         users
@@ -150,6 +161,8 @@ fn a_node_hands_a_vm_to_another_and_every_node_finds_it_there() {
     assert!(served >= 6, "{served}");
     gateway.interrupt();
     gateway.wait().exited(0);
+    front.interrupt();
+    front.wait().exited(0);
     // Whichever node is asked, a VM joins another where that is.
     there.ok(["run", "tiny", "--name", "q", "--join", "p"]);
     let listed: Vec<ListedVm> = there.json(["ps"]);
@@ -185,7 +198,12 @@ fn command_it(host: &Host, over: &AtomicBool) -> u32 {
 }
 
 /// Moves it there and back.
-fn goes_round(here: &Host, there: &Host) {
+fn goes_round(here: &Host, there: &Host, front: &Frontend) {
+    let is = |role: &str| {
+        let line = format!("forkyard_frontend_role{{service=\"p\",role=\"{role}\"}} 1");
+        eventually(role, || front.counts(here, &line));
+    };
+    is("active");
     let answer = moved(here, "h1");
     assert_eq!(answer.vm.host.as_deref(), Some("h1"));
     // Whichever node is asked.
@@ -199,8 +217,10 @@ fn goes_round(here: &Host, there: &Host) {
         });
         assert_eq!(host.sh("p", "cat /root/word"), "kept");
     }
+    is("forwarding");
     // It is asked at the node that it left, and moves back from the one that has it.
     moved(here, "h0");
+    is("active");
     assert_eq!(there.sh("p", "cat /root/word"), "kept");
 }
 

@@ -1,17 +1,32 @@
 //! HTTP for servers in VMs: a request's destination, its permission, and how it is passed on.
 //!
 //! ```text
-//! request --target--> VM and port --share--> allowed --exchange--> server in the guest
+//! request --target--> VM and port --share--> allowed --pass, exchange--> server in the guest
 //! ```
 //!
-//! Nothing here knows a daemon: what is connected to a guest is given.
+//! Shared by programs that strangers reach: the gateway and the front-end, and the daemon's endpoint for
+//! E2B. Nothing here asks a daemon: what is connected to a guest is given.
 
+pub mod certificate;
 mod exchange;
+pub mod headers;
+mod pass;
+mod places;
 mod pool;
+mod reply;
+mod scrape;
 mod share;
+mod stall;
 mod target;
+mod unreached;
 
 pub use exchange::{Exchanged, OwnHeaders, exchange, opened, strip, upgrades};
+pub use pass::{Sent, Way, may_be_repeated, once, repeatedly};
+pub use places::{Counts, Places, Taken, raise_descriptors};
 pub use pool::Pool;
+pub use reply::{Giver, Refusal, ReplyBody, body};
+pub use scrape::scraped;
 pub use share::{Key, KeyError, Share, ShareError};
+pub use stall::Stalls;
 pub use target::{Form, Target};
+pub use unreached::Unreached;

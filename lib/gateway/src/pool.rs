@@ -13,13 +13,18 @@ use std::{
 };
 use tokio::time::sleep;
 
-/// Kept for one server: a guest has 64 in all, for all that connects to it.
+/// Kept for one server if nothing else is said: a guest has 64 in all, for all that connects to it.
 const EACH: usize = 4;
 /// Time an unused connection is kept.
 const IDLE: Duration = Duration::from_secs(30);
 
 /// Idle connections, by server.
-pub struct Pool<K, B>(Arc<Mutex<HashMap<K, Vec<Idle<B>>>>>);
+pub struct Pool<K, B> {
+    idle: Idles<K, B>,
+    each: usize,
+}
+
+type Idles<K, B> = Arc<Mutex<HashMap<K, Vec<Idle<B>>>>>;
 
 struct Idle<B> {
     sender: SendRequest<B>,
@@ -28,13 +33,26 @@ struct Idle<B> {
 
 impl<K, B> Clone for Pool<K, B> {
     fn clone(&self) -> Self {
-        Self(Arc::clone(&self.0))
+        Self {
+            idle: Arc::clone(&self.idle),
+            each: self.each,
+        }
+    }
+}
+
+impl<K, B> Pool<K, B> {
+    /// A pool that keeps so many connections to each server.
+    pub fn keeping(each: usize) -> Self {
+        Self {
+            idle: Arc::default(),
+            each,
+        }
     }
 }
 
 impl<K, B> Default for Pool<K, B> {
     fn default() -> Self {
-        Self(Arc::default())
+        Self::keeping(EACH)
     }
 }
 
@@ -75,7 +93,7 @@ where
     fn keep(&self, server: K, sender: SendRequest<B>) {
         let mut all = self.lock();
         let idle = all.entry(server).or_default();
-        if idle.len() < EACH {
+        if idle.len() < self.each {
             let since = Instant::now();
             idle.push(Idle { sender, since });
         }
@@ -95,6 +113,6 @@ where
 
     fn lock(&self) -> MutexGuard<'_, HashMap<K, Vec<Idle<B>>>> {
         // Whole at every moment.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

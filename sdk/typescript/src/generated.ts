@@ -5762,6 +5762,8 @@ export interface operations {
             query?: {
                 /** @description Those that have all these labels: `NAME=VALUE`, separated by commas. */
                 labels?: string;
+                /** @description Those that have one of these names or ids, separated by commas. */
+                names?: string;
             };
             header?: never;
             path?: never;

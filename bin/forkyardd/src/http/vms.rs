@@ -64,6 +64,7 @@ pub async fn list(
             }
         }
     }
+    vms.retain(|vm| wanted.names(&vm.vm));
     let filter = wanted.labels.unwrap_or_default();
     if let Some(wrong) = { vms.iter() }.find_map(|vm| vm.vm.labels.match_filter(&filter).err()) {
         let text = format!("the filter {wrong:?} is not NAME=VALUE");
@@ -84,6 +85,16 @@ pub struct Wanted {
     /// failed. Those whose making begins later are not waited for.
     #[serde(default)]
     made: bool,
+    /// Those that have one of these names or ids, separated by commas.
+    #[serde(default)]
+    names: Option<String>,
+}
+
+impl Wanted {
+    fn names(&self, vm: &VmView) -> bool {
+        let named = |it: &str| it == vm.name.as_str() || it == vm.id.as_str();
+        { self.names.as_ref() }.is_none_or(|names| names.split(',').any(named))
+    }
 }
 
 /// Choice whether the answer comes when the work is done.

@@ -1,6 +1,6 @@
-//! Answers of the gateway's own.
+//! Answers of a gateway's or a front-end's own.
 
-use crate::guest::Unreached;
+use crate::Unreached;
 use bytes::Bytes;
 use http_body_util::{BodyExt, Full, combinators::BoxBody};
 use hyper::{
@@ -9,11 +9,17 @@ use hyper::{
 };
 use std::error::Error;
 
-/// Body of an answer, a server's or the gateway's.
+/// Body of a message, passed on or made here.
 pub type ReplyBody = BoxBody<Bytes, Box<dyn Error + Send + Sync>>;
 
-/// Tells answers of the gateway from those of servers.
-const MARK: HeaderName = HeaderName::from_static("x-forkyard-gateway");
+/// Program that answers by itself, and the header that tells its answers from those of servers.
+#[derive(Clone, Debug)]
+pub struct Giver {
+    /// Name of the program.
+    pub name: &'static str,
+    /// Header of the program.
+    pub mark: HeaderName,
+}
 
 /// A body of these bytes.
 pub fn body(bytes: impl Into<Bytes>) -> ReplyBody {
@@ -36,12 +42,17 @@ impl Refusal {
         Self { status, why }
     }
 
-    /// Builds the answer.
-    pub fn answer(self) -> Response<ReplyBody> {
-        let mut response = Response::new(body(format!("forkyard-gateway: {}\n", self.why)));
+    /// Status of the answer.
+    pub fn status(&self) -> StatusCode {
+        self.status
+    }
+
+    /// Builds the answer of this program.
+    pub fn answer(self, by: &Giver) -> Response<ReplyBody> {
+        let mut response = Response::new(body(format!("{}: {}\n", by.name, self.why)));
         *response.status_mut() = self.status;
         let headers = response.headers_mut();
-        headers.insert(MARK, HeaderValue::from_static("1"));
+        headers.insert(by.mark.clone(), HeaderValue::from_static("1"));
         let text = HeaderValue::from_static("text/plain; charset=utf-8");
         headers.insert(header::CONTENT_TYPE, text);
         headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -50,6 +61,12 @@ impl Refusal {
             headers.insert(header::WWW_AUTHENTICATE, scheme);
         }
         response
+    }
+}
+
+impl std::fmt::Display for Refusal {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.why)
     }
 }
 

@@ -29,6 +29,11 @@ impl<S> Stalls<S> {
         }
     }
 
+    /// Returns the connection itself.
+    pub fn get_ref(&self) -> &S {
+        &self.inner
+    }
+
     /// Judges the result of a write, unless it has been waited for too long.
     fn judge<T>(
         &mut self,

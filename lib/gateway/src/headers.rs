@@ -1,7 +1,6 @@
-//! Headers that a gateway reads or writes: the client, the address, and the origin.
+//! Headers that a gateway or a front-end reads or writes: the client, the address, and the origin.
 
-use crate::reply::Refusal;
-use forkyard_gateway::{Form, Target};
+use crate::{Form, Refusal, Target};
 use hyper::{
     HeaderMap, Method, Request, StatusCode,
     body::Body,
@@ -86,9 +85,15 @@ pub fn same_origin(headers: &HeaderMap, asked: &Asked) -> Result<(), Refusal> {
     }
 }
 
-/// Adds the client, and the address it asked by; what a client says of that itself is not passed
+/// Adds the client, and the address it asked by, to what goes to `target` or to a name of its own; what a client says of that itself is not passed
 /// on, however it is spelled: servers by CGI take `_` for `-`.
-pub fn forwarded(headers: &mut HeaderMap, asked: &Asked, target: &Target, from: IpAddr, tls: bool) {
+pub fn forwarded(
+    headers: &mut HeaderMap,
+    asked: &Asked,
+    target: Option<&Target>,
+    from: IpAddr,
+    tls: bool,
+) {
     let ours = |name: &HeaderName| {
         let name = name.as_str().replace('_', "-");
         let alike = ["forwarded", "x-real-ip", "x-forkyard-token"];
@@ -113,7 +118,7 @@ pub fn forwarded(headers: &mut HeaderMap, asked: &Asked, target: &Target, from: 
         ),
         (
             HeaderName::from_static("x-forwarded-prefix"),
-            target.prefix(),
+            target.and_then(Target::prefix),
         ),
     ];
     for (name, value) in said {
@@ -121,7 +126,7 @@ pub fn forwarded(headers: &mut HeaderMap, asked: &Asked, target: &Target, from: 
             headers.insert(name, value);
         }
     }
-    if target.form == Form::Path {
+    if target.is_some_and(|target| target.form == Form::Path) {
         // All ports share this origin: what one has set is not the others' matter.
         headers.remove(header::COOKIE);
         headers.remove(header::REFERER);
@@ -224,7 +229,13 @@ mod tests {
             ],
         );
         let from = "::ffff:192.0.2.7".parse().expect("an address");
-        forwarded(headers.headers_mut(), &asked("g:80"), &target, from, true);
+        forwarded(
+            headers.headers_mut(),
+            &asked("g:80"),
+            Some(&target),
+            from,
+            true,
+        );
         let mut said: Vec<_> = headers.headers().iter().collect();
         said.sort_by_key(|(name, _)| name.as_str().to_owned());
         let said: Vec<_> = said

@@ -7,9 +7,7 @@
 //! Programs that renew certificates replace two files, one after the other: between them key and
 //! certificate do not fit, and the former pair goes on.
 
-use crate::counts;
-use anyhow::Context;
-use forkyard_tls::Certificate;
+use forkyard_tls::{Certificate, TlsError};
 use std::{
     error::Error,
     fs,
@@ -23,6 +21,20 @@ use tokio::{
     time::sleep,
 };
 use tokio_rustls::TlsAcceptor;
+
+/// Listener to loads of a certificate.
+pub type Loads = fn(bool);
+
+/// Reason why a certificate is not followed.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// The files are not loaded.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// SIGHUP is not heard.
+    #[error("no signals are heard")]
+    Signals(#[source] std::io::Error),
+}
 
 /// Between two looks at the files.
 const EVERY: Duration = Duration::from_secs(5);
@@ -41,7 +53,7 @@ pub struct Files {
 struct Stamp([(u64, u64, i64, i64); 2]);
 
 impl Files {
-    fn load(&self) -> anyhow::Result<TlsAcceptor> {
+    fn load(&self) -> Result<TlsAcceptor, LoadError> {
         let certificate = Certificate::load(&self.certificate, &self.key)?;
         Ok(TlsAcceptor::from(certificate.server()?))
     }
@@ -55,13 +67,14 @@ impl Files {
     }
 }
 
-/// Loads the certificate, and goes on to do so for as long as what is returned is read.
-pub fn follow(files: Files) -> anyhow::Result<watch::Receiver<TlsAcceptor>> {
+/// Loads the certificate, and goes on to do so for as long as what is returned is read. `loads` is called
+/// after each load: with true if it succeeded.
+pub fn follow(files: Files, loads: Loads) -> Result<watch::Receiver<TlsAcceptor>, LoadError> {
     let stamp = files.stamp();
     let (now, receiver) = watch::channel(files.load()?);
-    counts::certificate(true);
-    let hangup = signal(SignalKind::hangup()).context("signals")?;
-    tokio::spawn(reload(files, stamp, now, hangup));
+    loads(true);
+    let hangup = signal(SignalKind::hangup()).map_err(LoadError::Signals)?;
+    tokio::spawn(reload(files, stamp, now, hangup, loads));
     Ok(receiver)
 }
 
@@ -70,6 +83,7 @@ async fn reload(
     mut loaded: Option<Stamp>,
     now: watch::Sender<TlsAcceptor>,
     mut hangup: tokio::signal::unix::Signal,
+    loads: Loads,
 ) {
     // What failed last is told once.
     let mut failed = None;
@@ -86,15 +100,14 @@ async fn reload(
             Ok(acceptor) => {
                 (loaded, failed) = (stamp, None);
                 now.send_replace(acceptor);
-                counts::certificate(true);
+                loads(true);
                 tracing::info!(certificate = %files.certificate.display(), "certificate loaded anew");
             }
             Err(error) if told || failed != stamp => {
                 failed = stamp;
-                counts::certificate(false);
-                let error: &(dyn Error + 'static) = error.as_ref();
+                loads(false);
                 tracing::warn!(
-                    error,
+                    error = &error as &dyn Error,
                     "the certificate is not loaded: the former one goes on"
                 );
             }
@@ -125,7 +138,7 @@ mod tests {
         };
         renew("first", "cert.pem");
         renew("first", "key.pem");
-        let mut now = follow(files).expect("loaded");
+        let mut now = follow(files, |_| ()).expect("loaded");
         now.borrow_and_update();
         renew("second", "cert.pem");
         raise(Signal::SIGHUP).expect("told");
