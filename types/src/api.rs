@@ -334,6 +334,10 @@ pub enum CloneResult {
 pub struct VmInspect {
     /// The VM.
     pub vm: VmView,
+    /// Memory that its guest, or the first of its ancestors, found when it booted: what it has more was
+    /// added when it was woken.
+    #[serde(default)]
+    pub booted: ByteCount,
     /// Page image its memory is a private view of; none for a VM that booted.
     pub memory_image: Option<ImageUse>,
     /// Pages of memory that are its own.

@@ -5,14 +5,14 @@
 
 use crate::Frames;
 use forkyard_types::{
-    ApiError, Epoch, ExitStatus, ForkId, Identity, KeptCommand, NotStarted, RequestId, Ticket,
-    TicketId, TicketKind, VmId, WindowSize,
+    ApiError, ByteCount, Epoch, ExitStatus, ForkId, Identity, KeptCommand, NotStarted, RequestId,
+    Ticket, TicketId, TicketKind, VmId, WindowSize,
 };
 use serde::{Deserialize, Serialize};
 
 /// Version of these messages, and of the devices of a machine that are saved with its memory; both
 /// sides must have the same one.
-pub const VERSION: u16 = 8;
+pub const VERSION: u16 = 9;
 
 /// Most bytes of a command's input or output in one message: with its frame it fits into four
 /// times 32 KiB, which a guest's kernel sends through the port at once. A byte more would cost another exit.
@@ -210,6 +210,17 @@ pub struct Identify {
     pub cloned: Option<Cloned>,
     /// Paths of what it must not inherit, to be overwritten and removed.
     pub scrub: Vec<String>,
+    /// What its machine has beyond what the guest knows; none of most.
+    pub growth: Option<Growth>,
+}
+
+/// Memory and vCPUs that a machine was given while its guest stood still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Growth {
+    /// Memory that was added.
+    pub memory: ByteCount,
+    /// vCPUs to have online in all.
+    pub vcpus: u8,
 }
 
 /// Origin of a clone.

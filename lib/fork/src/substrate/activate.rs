@@ -1,6 +1,11 @@
 //! Activation: a substrate becomes VMs, each the founder of a family of its own.
 
-use super::{DEVICES, Substrate, SubstrateError, standby::Standby};
+use super::{
+    DEVICES, Substrate, SubstrateError,
+    sizes::Size,
+    standby::{Kept, Standby},
+    sum_of,
+};
 use crate::{
     Host, HostError,
     blocking::blocking,
@@ -12,13 +17,13 @@ use crate::{
     snapshot::{Assigned, Disk, Layout, Original, Snapshot, WarmShell},
     terms::NewTerms,
 };
-use forkyard_guestlink::VERSION;
+use forkyard_guestlink::{Growth, VERSION};
 use forkyard_network::Subnet;
 use forkyard_store::FamilyRecord;
 use forkyard_substrate::access::Act;
 use forkyard_types::{
-    ActivateRequest, ActivateResponse, CloneResult, EventVm, ForkId, ForkMode, ForkReport, Member,
-    NetworkPolicy, SubstrateParts, VmId, VmName, VmView,
+    ActivateRequest, ActivateResponse, CloneResult, EventVm, ForkId, ForkMode, ForkReport, ImageId,
+    Member, NetworkPolicy, SubstrateParts, VmId, VmName, VmView,
 };
 use forkyard_vm::UnderWay;
 use futures::{StreamExt as _, stream};
@@ -42,12 +47,18 @@ pub(super) struct Opened<'a> {
     pub substrate: &'a Substrate,
     parts: &'a SubstrateParts,
     pub devices: Vec<u8>,
+    /// Size of the VMs that are made of it.
+    pub size: Size,
+    /// Memory of a VM of that size.
+    memory: ImageId,
 }
 
 /// Properties wanted of the VMs of one activation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Founders {
     pub count: u16,
+    /// Size of each; none: that of the VM that was docked.
+    pub size: Option<Size>,
     /// Name of one, or the beginning of the names of several.
     pub name: Option<VmName>,
     pub network: NetworkPolicy,
@@ -88,6 +99,7 @@ impl Host {
         let substrate = self.substrate(name, Act::Open, asker)?;
         let founders = Founders {
             count: request.count,
+            size: Some(substrate.size(request.memory, request.vcpus)?),
             name: request.name,
             network: request.network,
             max_clones: request.max_clones,
@@ -113,6 +125,7 @@ impl Host {
     pub(super) async fn open_substrate<'a>(
         &self,
         substrate: &'a Substrate,
+        size: Size,
     ) -> Result<Opened<'a>, HostError> {
         let here = self.engine_version().await?;
         let entry = &substrate.entry;
@@ -124,6 +137,11 @@ impl Host {
             }
             .into());
         }
+        self.check_cpu(crate::accel_of(&entry.accel), entry.cpu.as_ref())
+            .map_err(|source| SubstrateError::OtherCpu {
+                name: substrate.name.clone(),
+                source: Box::new(source),
+            })?;
         if let Some(agent) = entry.agent
             && agent != VERSION
         {
@@ -131,22 +149,40 @@ impl Host {
             return Err(SubstrateError::OtherAgent { name, agent }.into());
         }
         let parts = substrate.parts()?;
-        let folder = self.folders.substrate(parts.memory.image);
+        let devices = self.devices_of(parts).await?;
+        if let Some(sum) = &entry.devices_sum
+            && *sum != sum_of(&devices)
+        {
+            return Err(SubstrateError::Damaged {
+                name: substrate.name.clone(),
+                path: self.folders.substrate(parts.memory.image).join(DEVICES),
+            }
+            .into());
+        }
         let images = [parts.memory.image, parts.disk.image].map(|it| self.folders.page_image(it));
-        let (devices, served) = blocking(move || {
-            let path = folder.join(DEVICES);
-            let devices = fs::read(&path).map_err(HostError::io("read", &path))?;
-            Ok::<_, HostError>((devices, images.iter().all(|image| image.exists())))
-        })
-        .await?;
+        let served = blocking(move || Ok::<_, HostError>(images.iter().all(|it| it.exists())));
+        let served = served.await?;
         if !served {
             self.serve_parts(parts).await?;
         }
+        let docked = parts.memory.image;
+        let memory = match size.memory == substrate.entry.memory {
+            true => docked,
+            false => self.memory_of_size(docked, size.memory).await?,
+        };
         Ok(Opened {
             substrate,
             parts,
             devices,
+            size,
+            memory,
         })
+    }
+
+    /// Reads the state of CPUs and devices of a substrate.
+    pub(super) async fn devices_of(&self, parts: &SubstrateParts) -> Result<Vec<u8>, HostError> {
+        let path = self.folders.substrate(parts.memory.image).join(DEVICES);
+        blocking(move || fs::read(&path).map_err(HostError::io("read", &path))).await
     }
 
     /// Makes VMs of a substrate. Not cancel-safe.
@@ -157,7 +193,8 @@ impl Host {
     ) -> Result<ActivateResponse, HostError> {
         let begun = Instant::now();
         let _under_way = self.forks.begin().ok_or(HostError::Closing)?;
-        let of = self.open_substrate(substrate).await?;
+        let size = founders.size.unwrap_or_else(|| substrate.docked());
+        let of = self.open_substrate(substrate, size).await?;
         self.note_use(substrate)?;
         let source = Source {
             of,
@@ -221,7 +258,7 @@ impl Host {
         }
         // A name that is taken is refused below, and costs none.
         let is_free = self.registry().find(name.as_str()).is_err();
-        if is_free && let Some(standby) = self.take_standby(&source.of.substrate.name).await {
+        if is_free && let Some(standby) = self.take_standby(&source.of.shelf()).await {
             match self.found_from_standby(source, standby, name.clone()).await {
                 Ok(made) => return Ok(made),
                 // As without one: what is wrong with the request is said there.
@@ -421,6 +458,19 @@ fn ip_of(subnet: Subnet, member: Member) -> Ipv4Addr {
 }
 
 impl Opened<'_> {
+    /// Place of those that are kept ready of this size.
+    fn shelf(&self) -> Kept {
+        Kept {
+            of: self.substrate.name.clone(),
+            size: self.size,
+        }
+    }
+
+    /// What its VMs have beyond the one that was docked.
+    pub(super) fn growth(&self) -> Option<Growth> {
+        self.size.beyond(self.substrate.docked())
+    }
+
     /// Layers that shells of one VM are made over.
     pub(super) fn layout(
         &self,
@@ -443,14 +493,17 @@ impl Opened<'_> {
                 generation: 0,
                 granted: None,
                 image: entry.image.clone(),
-                vcpus: entry.vcpus,
-                memory: entry.memory,
+                vcpus: self.size.vcpus,
+                saved_vcpus: entry.vcpus,
+                memory: self.size.memory,
+                booted: self.substrate.booted(),
+                growth: self.growth(),
                 accel: entry.accel.clone(),
                 cpu: None,
                 secrets: founders.secrets.clone(),
                 forks: UnderWay::default(),
             },
-            memory: self.parts.memory.image,
+            memory: self.memory,
             disk: Disk::Slices {
                 slices: Vec::new(),
                 base: Some(self.parts.disk.image),
