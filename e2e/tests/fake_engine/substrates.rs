@@ -413,3 +413,19 @@ fn a_substrate_that_is_damaged_on_disk_is_refused_and_others_wake() {
     host.ok(["substrate", "rm", "s", "t"]);
     host.end();
 }
+
+#[test]
+fn activations_at_the_same_time_get_names_of_their_own() {
+    let host = with_p();
+    host.ok(DOCK);
+    let all: Vec<_> = (0..6)
+        .map(|_| host.start(["substrate", "activate", "s", "--count", "2"], ""))
+        .collect();
+    for one in all {
+        one.wait().exited(0);
+    }
+    assert_eq!(host.vms().len(), 12);
+    host.ok(["rm", "--all"]);
+    host.ok(["substrate", "rm", "s"]);
+    host.end();
+}

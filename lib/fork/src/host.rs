@@ -108,6 +108,8 @@ pub struct Host {
     pub(crate) standbys: Standbys,
     /// Memory of substrates as that of larger VMs, and the images that it is a view of.
     pub(crate) larger: Mutex<BTreeMap<ImageId, ImageId>>,
+    /// Names that activations under way will give.
+    pub(crate) promised: Arc<Mutex<BTreeSet<String>>>,
     /// Told whenever a VM's end may have moved.
     pub(crate) terms_changed: Arc<Notify>,
     /// Held while what a family may reach is changed.
@@ -167,6 +169,7 @@ impl Host {
             independence: Independence::default(),
             standbys: Standbys::default(),
             larger: Mutex::default(),
+            promised: Arc::default(),
             makers: Makers::default(),
             terms_changed: Arc::default(),
             egress: tokio::sync::Mutex::default(),

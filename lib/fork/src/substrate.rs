@@ -21,6 +21,8 @@ mod bundle;
 mod carry;
 mod dock;
 mod error;
+mod names;
+mod open;
 mod pack;
 mod room;
 mod settle;

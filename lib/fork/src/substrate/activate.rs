@@ -1,33 +1,25 @@
 //! Activation: a substrate becomes VMs, each the founder of a family of its own.
 
-use super::{
-    DEVICES, Substrate, SubstrateError,
-    sizes::Size,
-    standby::{Kept, Standby},
-    sum_of,
-};
+use super::{Substrate, open::Opened, sizes::Size, standby::Standby};
 use crate::{
     Host, HostError,
-    blocking::blocking,
     clone::{Asked, Origin},
     fork::{Wanted, assign, micros},
     network_of,
     quota::Places,
     remote::Far,
-    snapshot::{Assigned, Disk, Layout, Original, Snapshot, WarmShell},
+    snapshot::{Assigned, Layout, Snapshot, WarmShell},
     terms::NewTerms,
 };
-use forkyard_guestlink::{Growth, VERSION};
 use forkyard_network::Subnet;
 use forkyard_store::FamilyRecord;
 use forkyard_substrate::access::Act;
 use forkyard_types::{
-    ActivateRequest, ActivateResponse, CloneResult, EventVm, ForkId, ForkMode, ForkReport, ImageId,
-    Member, NetworkPolicy, SubstrateParts, VmId, VmName, VmView,
+    ActivateRequest, ActivateResponse, CloneResult, EventVm, ForkId, ForkMode, ForkReport, Member,
+    NetworkPolicy, VmName, VmView,
 };
-use forkyard_vm::UnderWay;
 use futures::{StreamExt as _, stream};
-use std::{collections::BTreeSet, fs, net::Ipv4Addr, path::PathBuf, time::Instant};
+use std::{net::Ipv4Addr, path::PathBuf, time::Instant};
 use tracing::instrument;
 
 /// VMs made at once: starts of QEMU are short and bound by processors.
@@ -40,17 +32,6 @@ struct Source<'a> {
     of: Opened<'a>,
     founders: &'a Founders,
     begun: Instant,
-}
-
-/// A substrate that the pager serves, made by the program that runs here.
-pub(super) struct Opened<'a> {
-    pub substrate: &'a Substrate,
-    parts: &'a SubstrateParts,
-    pub devices: Vec<u8>,
-    /// Size of the VMs that are made of it.
-    pub size: Size,
-    /// Memory of a VM of that size.
-    memory: ImageId,
 }
 
 /// Properties wanted of the VMs of one activation.
@@ -121,70 +102,6 @@ impl Host {
         Ok(answer)
     }
 
-    /// Has the pager serve a substrate, and reads what a VM of it is made of.
-    pub(super) async fn open_substrate<'a>(
-        &self,
-        substrate: &'a Substrate,
-        size: Size,
-    ) -> Result<Opened<'a>, HostError> {
-        let here = self.engine_version().await?;
-        let entry = &substrate.entry;
-        if !entry.engine.is_empty() && entry.engine != here {
-            return Err(SubstrateError::OtherEngine {
-                name: substrate.name.clone(),
-                of: entry.engine.clone(),
-                here,
-            }
-            .into());
-        }
-        self.check_cpu(crate::accel_of(&entry.accel), entry.cpu.as_ref())
-            .map_err(|source| SubstrateError::OtherCpu {
-                name: substrate.name.clone(),
-                source: Box::new(source),
-            })?;
-        if let Some(agent) = entry.agent
-            && agent != VERSION
-        {
-            let name = substrate.name.clone();
-            return Err(SubstrateError::OtherAgent { name, agent }.into());
-        }
-        let parts = substrate.parts()?;
-        let devices = self.devices_of(parts).await?;
-        if let Some(sum) = &entry.devices_sum
-            && *sum != sum_of(&devices)
-        {
-            return Err(SubstrateError::Damaged {
-                name: substrate.name.clone(),
-                path: self.folders.substrate(parts.memory.image).join(DEVICES),
-            }
-            .into());
-        }
-        let images = [parts.memory.image, parts.disk.image].map(|it| self.folders.page_image(it));
-        let served = blocking(move || Ok::<_, HostError>(images.iter().all(|it| it.exists())));
-        let served = served.await?;
-        if !served {
-            self.serve_parts(parts).await?;
-        }
-        let docked = parts.memory.image;
-        let memory = match size.memory == substrate.entry.memory {
-            true => docked,
-            false => self.memory_of_size(docked, size.memory).await?,
-        };
-        Ok(Opened {
-            substrate,
-            parts,
-            devices,
-            size,
-            memory,
-        })
-    }
-
-    /// Reads the state of CPUs and devices of a substrate.
-    pub(super) async fn devices_of(&self, parts: &SubstrateParts) -> Result<Vec<u8>, HostError> {
-        let path = self.folders.substrate(parts.memory.image).join(DEVICES);
-        blocking(move || fs::read(&path).map_err(HostError::io("read", &path))).await
-    }
-
     /// Makes VMs of a substrate. Not cancel-safe.
     pub(super) async fn activate_as(
         &self,
@@ -201,7 +118,7 @@ impl Host {
             founders,
             begun,
         };
-        let names = self.names_for(&source)?;
+        let (names, _promised) = self.names_for(substrate, founders)?;
         let made: Vec<_> = stream::iter(names)
             .map(|name| self.activate_one(&source, name))
             .buffered(AT_ONCE)
@@ -223,28 +140,6 @@ impl Host {
             });
         }
         Ok(answer)
-    }
-
-    /// Names that no VM has: the one wanted, or as many as are wanted that begin with it.
-    fn names_for(&self, source: &Source<'_>) -> Result<Vec<VmName>, HostError> {
-        let wanted = &source.founders.name;
-        if let (Some(name), 1) = (wanted, source.founders.count) {
-            return Ok(vec![name.clone()]);
-        }
-        let all = self.registry().all();
-        let taken: BTreeSet<String> = all.iter().map(|vm| vm.name().to_string()).collect();
-        let stem = wanted
-            .as_ref()
-            .unwrap_or(&source.of.substrate.name)
-            .as_str();
-        let stem = stem.get(..stem.len().min(VmName::MAX - 6)).unwrap_or(stem);
-        let names = (1u32..).map(|number| format!("{stem}-{number}"));
-        let free = names.filter(|name| !taken.contains(name));
-        let chosen = free.take(source.founders.count.into());
-        let no_name = |name: String| HostError::Invalid(format!("{name} is no name: give one"));
-        chosen
-            .map(|name| name.parse().map_err(|_| no_name(name)))
-            .collect()
     }
 
     async fn activate_one(
@@ -455,60 +350,4 @@ impl Host {
 fn ip_of(subnet: Subnet, member: Member) -> Ipv4Addr {
     let address = subnet.address(member);
     address.unwrap_or_else(|| subnet.founder()).ip
-}
-
-impl Opened<'_> {
-    /// Place of those that are kept ready of this size.
-    fn shelf(&self) -> Kept {
-        Kept {
-            of: self.substrate.name.clone(),
-            size: self.size,
-        }
-    }
-
-    /// What its VMs have beyond the one that was docked.
-    pub(super) fn growth(&self) -> Option<Growth> {
-        self.size.beyond(self.substrate.docked())
-    }
-
-    /// Layers that shells of one VM are made over.
-    pub(super) fn layout(
-        &self,
-        family: &FamilyRecord,
-        name: VmName,
-        network: Subnet,
-        founders: &Founders,
-    ) -> Layout {
-        let entry = &self.substrate.entry;
-        Layout {
-            of: Original {
-                // Of no VM: nothing is recorded of it.
-                id: VmId::random(),
-                name,
-                family: family.id,
-                network,
-                member: Member(0),
-                is_clone: false,
-                founds: true,
-                generation: 0,
-                granted: None,
-                image: entry.image.clone(),
-                vcpus: self.size.vcpus,
-                saved_vcpus: entry.vcpus,
-                memory: self.size.memory,
-                booted: self.substrate.booted(),
-                growth: self.growth(),
-                accel: entry.accel.clone(),
-                cpu: None,
-                secrets: founders.secrets.clone(),
-                forks: UnderWay::default(),
-            },
-            memory: self.memory,
-            disk: Disk::Slices {
-                slices: Vec::new(),
-                base: Some(self.parts.disk.image),
-            },
-            data: Vec::new(),
-        }
-    }
 }

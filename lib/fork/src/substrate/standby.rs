@@ -16,8 +16,8 @@
 
 mod shelf;
 
-pub(super) use self::shelf::host_memory;
 use self::shelf::{Entry, HostMemory, MOST, Shelf, entries, guess, memory_of};
+pub(super) use self::shelf::{Kept, host_memory};
 use super::{Substrate, activate::Founders, sizes::Size};
 use crate::{
     Host, HostError,
@@ -57,13 +57,6 @@ const SELDOM: Millis = Millis::secs(60);
 pub(super) struct Standby {
     pub family: FamilyRecord,
     pub shell: WarmShell,
-}
-
-/// Substrate and size of VMs that are kept ready.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Kept {
-    pub of: VmName,
-    pub size: Size,
 }
 
 /// VMs that are kept ready, by substrate and size.

@@ -34,21 +34,18 @@ fn take_memory(more: u64) -> Outcome {
     if more == 0 {
         return Ok(());
     }
-    let former = fs::read_to_string(AT_ONCE).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => "take memory: its kernel takes none while it runs \
-             (it is built without CONFIG_MEMORY_HOTPLUG)"
-            .to_owned(),
-        _ => format!("take memory: {error}"),
-    })?;
+    let former = read(
+        AT_ONCE,
+        "its kernel takes none while it runs (it is built without CONFIG_MEMORY_HOTPLUG)",
+    )?;
     let before = total()?;
     // By the kernel itself, as part of what it is told.
     fs::write(AT_ONCE, "online").map_err(doing("take memory"))?;
-    let told = fs::read_to_string(TELLER).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => "take memory: its firmware tells of none (it was booted by an \
-             earlier version, or its kernel is built without CONFIG_ACPI)"
-            .to_owned(),
-        _ => format!("take memory: {error}"),
-    });
+    let told = read(
+        TELLER,
+        "its firmware tells of none (it was booted by an earlier version, or its kernel is built \
+         without CONFIG_ACPI)",
+    );
     let came = told.and_then(|_| {
         let came = wait(|| total().is_ok_and(|now| now >= before + more));
         let mib = |bytes: u64| bytes >> 20;
@@ -64,6 +61,17 @@ fn take_memory(more: u64) -> Outcome {
     });
     fs::write(AT_ONCE, former.trim()).map_err(doing("leave memory as it was"))?;
     came
+}
+
+/// Reads a file, or says why it is not there.
+fn read(path: &str, missing: &str) -> Result<String, String> {
+    fs::read_to_string(path).map_err(|error| {
+        if error.kind() == io::ErrorKind::NotFound {
+            format!("take memory: {missing}")
+        } else {
+            format!("take memory: {path}: {error}")
+        }
+    })
 }
 
 fn take_vcpus(all: u8) -> Outcome {

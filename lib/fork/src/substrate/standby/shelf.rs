@@ -8,7 +8,7 @@ use forkyard_forecast::{
     Demand, Millis,
     bound::{Memory, bounded},
 };
-use forkyard_types::{ByteCount, StandbyRequest, StandbyView, VmId};
+use forkyard_types::{ByteCount, StandbyRequest, StandbyView, VmId, VmName};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, fs, sync::Arc};
 
@@ -16,6 +16,13 @@ use std::{collections::BTreeSet, fs, sync::Arc};
 pub(super) const MOST: u16 = 256;
 /// One part in so many of the host's memory is left for everything else.
 const FLOOR: u64 = 8;
+
+/// Substrate and size of VMs that are kept ready.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in super::super) struct Kept {
+    pub of: VmName,
+    pub size: Size,
+}
 
 /// Record of what is kept ready of a substrate.
 #[derive(Clone, Debug, Serialize, Deserialize)]
