@@ -275,6 +275,22 @@ fn one() -> u16 {
     1
 }
 
+/// Progress of a VM's disk on the way to depend on nothing.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IndependenceView {
+    /// True if its disk is its own files, over nothing.
+    pub independent: bool,
+    /// True if it is to be: the files below are copied, or will be when it runs.
+    pub wanted: bool,
+    /// Bytes of its disk that are copied; 0 before that has begun.
+    pub copied: ByteCount,
+    /// Bytes of its disk.
+    pub total: ByteCount,
+    /// Reason why the last attempt failed; there will be another.
+    pub problem: Option<String>,
+}
+
 /// `POST /v1/substrates/{name}/push`: put a substrate into a folder of the host, for other hosts.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Serialize, Deserialize)]

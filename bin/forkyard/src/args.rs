@@ -4,7 +4,7 @@ mod network;
 mod small;
 
 pub use network::{Net, Network, way_out};
-pub use small::{Checkpoint, Copy, Doctor, Logs, One, Ps, Some};
+pub use small::{Checkpoint, Copy, Doctor, Logs, One, Ps, Some, memory};
 
 use crate::commands::{
     autoscale::Autoscale,
@@ -390,7 +390,7 @@ pub struct Run {
     #[arg(long)]
     pub vcpus: Option<u8>,
     /// Memory, in MiB unless a unit is said (512M, 1G): 256 MiB if absent, of a substrate as much as was docked.
-    #[arg(long, value_parser = crate::commands::substrate::memory)]
+    #[arg(long, value_parser = memory)]
     pub memory: Option<ByteCount>,
     /// Clones to keep warm: a fork of up to so many starts no QEMU.
     #[arg(long, default_value_t = 0)]

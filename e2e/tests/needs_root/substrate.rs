@@ -253,7 +253,7 @@ fn sum(host: &Host, name: &str) -> String {
     )
 }
 
-/// Whether a guest of 512 MiB has as much, and its vCPUs.
+/// Checks that a guest of 512 MiB has as much, and counts its vCPUs.
 fn seen_by_guest(host: &Host, name: &str) -> (bool, u32) {
     let (mib, vcpus) = memory_and_vcpus(host, name);
     ((440..512).contains(&mib), vcpus)

@@ -37,7 +37,7 @@ pub enum ComposeError {
         /// The member.
         member: String,
     },
-    /// It is of an image alone.
+    /// A substrate's VM is to be started again, as an image's alone can be.
     #[error("{member}: restart is of an image; what is woken of a substrate is not started again")]
     Fixed {
         /// The member.

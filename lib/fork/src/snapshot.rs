@@ -108,7 +108,7 @@ pub(crate) struct Original {
     pub memory: ByteCount,
     /// Memory that its guest, or the first of its ancestors, booted with.
     pub booted: ByteCount,
-    /// What its clones have beyond that which its state has; none of most.
+    /// Memory and vCPUs that its clones have beyond those of its state; none of most.
     pub growth: Option<Growth>,
     pub accel: String,
     /// CPU that they have at most; none: what their host gives.

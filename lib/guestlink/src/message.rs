@@ -3,10 +3,10 @@
 //! Every message from a guest is hostile input: the codec bounds its size and
 //! the host checks its sense. Nothing here trusts either side.
 
-use crate::Frames;
+use crate::{Frames, Growth};
 use forkyard_types::{
-    ApiError, ByteCount, Epoch, ExitStatus, ForkId, Identity, KeptCommand, NotStarted, RequestId,
-    Ticket, TicketId, TicketKind, VmId, WindowSize,
+    ApiError, Epoch, ExitStatus, ForkId, Identity, KeptCommand, NotStarted, RequestId, Ticket,
+    TicketId, TicketKind, VmId, WindowSize,
 };
 use serde::{Deserialize, Serialize};
 
@@ -210,17 +210,8 @@ pub struct Identify {
     pub cloned: Option<Cloned>,
     /// Paths of what it must not inherit, to be overwritten and removed.
     pub scrub: Vec<String>,
-    /// What its machine has beyond what the guest knows; none of most.
+    /// Memory and vCPUs that the guest does not know of yet; none of most.
     pub growth: Option<Growth>,
-}
-
-/// Memory and vCPUs that a machine was given while its guest stood still.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Growth {
-    /// Memory that was added.
-    pub memory: ByteCount,
-    /// vCPUs to have online in all.
-    pub vcpus: u8,
 }
 
 /// Origin of a clone.

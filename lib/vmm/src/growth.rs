@@ -33,13 +33,13 @@ const TIMES: u64 = 16;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Ungrown {
-    /// It has more.
+    /// Less memory than it has.
     #[error("it has {has} of memory, and cannot have less")]
     LessMemory {
         /// Memory that it has.
         has: ByteCount,
     },
-    /// It is not whole blocks.
+    /// Memory that is not whole blocks.
     #[error("its memory grows by multiples of {BLOCK}: from {has} to {below} or {above}")]
     NoBlocks {
         /// Memory that it has.
@@ -49,7 +49,7 @@ pub enum Ungrown {
         /// Smallest size above it.
         above: ByteCount,
     },
-    /// It is beyond what its kernel could take.
+    /// Memory beyond what its kernel could take.
     #[error("its memory grows to {TIMES} times what its guest booted with at most, {most}")]
     MuchMemory {
         /// Most memory that it can have.
@@ -64,13 +64,13 @@ pub enum Ungrown {
         /// Memory that its guest booted with.
         booted: ByteCount,
     },
-    /// It has more processors.
+    /// Fewer processors than it has.
     #[error("it has {has} vCPUs, and cannot have fewer")]
     FewerProcessors {
         /// Processors that it has.
         has: u8,
     },
-    /// It has no places for so many.
+    /// Processors that it has no places for.
     #[error("it has places for {most} vCPUs at most")]
     ManyProcessors {
         /// Most that it can have.

@@ -2,7 +2,7 @@
 
 use super::{removal::remove, vms::PARTLY};
 use crate::{
-    args::{Format, Network, Run},
+    args::{self, Format, Network, Run},
     output,
 };
 use clap::{Args, Subcommand, ValueEnum};
@@ -51,7 +51,7 @@ pub enum Substrate {
         #[arg(long, value_name = "MIB", default_value_t = 1024)]
         memory: u64,
         /// Memory of each, as of `activate`. Those of one size are kept beside those of others.
-        #[arg(long, value_name = "SIZE", value_parser = memory)]
+        #[arg(long, value_name = "SIZE", value_parser = args::memory)]
         vm_memory: Option<ByteCount>,
         /// vCPUs of each, likewise.
         #[arg(long, value_name = "N")]
@@ -114,19 +114,6 @@ pub enum Count {
     Fixed(u16),
 }
 
-/// Reads a size of memory: MiB, or with a unit.
-pub fn memory(word: &str) -> Result<ByteCount, String> {
-    let (digits, shift) = match word.strip_suffix(['G', 'g']) {
-        Some(digits) => (digits, 30),
-        None => (word.strip_suffix(['M', 'm']).unwrap_or(word), 20),
-    };
-    let count = digits.parse::<u64>().ok();
-    let bytes = count.and_then(|count| count.checked_mul(1 << shift));
-    bytes
-        .map(ByteCount)
-        .ok_or_else(|| format!("{word:?} is no size: wanted MiB, or 512M, or 1G"))
-}
-
 fn count(word: &str) -> Result<Count, String> {
     match word {
         "auto" => Ok(Count::Auto),
@@ -169,7 +156,7 @@ pub struct Activate {
     pub count: u16,
     /// Memory of each, in MiB unless a unit is said (512M, 1G); as was docked if absent. It grows by blocks of 128 MiB:
     /// `substrate inspect` says how far.
-    #[arg(long, value_name = "SIZE", value_parser = memory)]
+    #[arg(long, value_name = "SIZE", value_parser = args::memory)]
     pub memory: Option<ByteCount>,
     /// vCPUs of each; as many as were docked if absent.
     #[arg(long)]

@@ -54,12 +54,12 @@ pub enum SubstrateError {
         /// The program of this host.
         here: String,
     },
-    /// Its guest has a CPU that this host's VMs have not.
+    /// The guest has a CPU that this host's VMs have not.
     #[error("substrate {name} was made on another CPU")]
     OtherCpu {
         /// The substrate.
         name: VmName,
-        /// What differs.
+        /// Difference between the two.
         source: Box<HostError>,
     },
     /// A file of it is not what was docked.
@@ -81,7 +81,7 @@ pub enum SubstrateError {
         /// Version of the agent.
         agent: u16,
     },
-    /// Its VMs cannot have that size.
+    /// VMs of it cannot have that size.
     #[error("VMs of substrate {name} cannot be so large or small")]
     Size {
         /// The substrate.

@@ -101,7 +101,7 @@ impl Opened<'_> {
         }
     }
 
-    /// What its VMs have beyond the one that was docked.
+    /// Memory and vCPUs that its VMs have beyond the one that was docked.
     pub(super) fn growth(&self) -> Option<Growth> {
         self.size.beyond(self.substrate.docked())
     }

@@ -32,7 +32,7 @@ pub(super) struct Size {
 }
 
 impl Size {
-    /// What a VM of this size has beyond one of another; none if that is nothing.
+    /// Memory and vCPUs that a VM of this size has beyond one of another; none if that is nothing.
     pub fn beyond(self, docked: Self) -> Option<Growth> {
         (self != docked).then_some(Growth {
             memory: ByteCount(self.memory.0.saturating_sub(docked.memory.0)),
