@@ -2,8 +2,8 @@
 
 use crate::{
     Address, ApiError, Awaited, ByteCount, DataVolume, Ends, Epoch, FamilyId, ForkId, ForkReport,
-    Idle, ImageId, Labels, Lifetime, Member, NetworkPolicy, PageCount, Publish, RequestId, Restart,
-    RootVolume, TicketId, VmId, VmName,
+    Idle, ImageId, IndependenceView, Labels, Lifetime, Member, NetworkPolicy, PageCount, Publish,
+    RequestId, Restart, RootVolume, TicketId, VmId, VmName,
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, fmt, net::Ipv4Addr};
@@ -334,6 +334,10 @@ pub enum CloneResult {
 pub struct VmInspect {
     /// The VM.
     pub vm: VmView,
+    /// Memory that its guest, or the first of its ancestors, found when it booted: what it has more was
+    /// added when it was woken.
+    #[serde(default)]
+    pub booted: ByteCount,
     /// Page image its memory is a private view of; none for a VM that booted.
     pub memory_image: Option<ImageUse>,
     /// Pages of memory that are its own.
@@ -357,22 +361,6 @@ pub struct VmInspect {
     pub network: NetworkPolicy,
     /// Reports of its own forks, the newest last.
     pub forks: Vec<ForkReport>,
-}
-
-/// Progress of a VM's disk on the way to depend on nothing.
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct IndependenceView {
-    /// True if its disk is its own files, over nothing.
-    pub independent: bool,
-    /// True if it is to be: the files below are copied, or will be when it runs.
-    pub wanted: bool,
-    /// Bytes of its disk that are copied; 0 before that has begun.
-    pub copied: ByteCount,
-    /// Bytes of its disk.
-    pub total: ByteCount,
-    /// Reason why the last attempt failed; there will be another.
-    pub problem: Option<String>,
 }
 
 /// One layer of a disk.

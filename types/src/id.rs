@@ -131,6 +131,15 @@ impl ImageId {
     }
 }
 
+impl ImageId {
+    /// Names the image that is this one, with so many pages: zero where this one has ended.
+    pub fn resized(self, pages: crate::PageCount) -> Self {
+        Self(Uuid::from_u128(
+            self.0.as_u128().wrapping_add(u128::from(pages.0)),
+        ))
+    }
+}
+
 impl fmt::Display for ImageId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.simple().fmt(f)

@@ -213,7 +213,7 @@ pub struct Handout {
 
 impl Handout {
     /// The version this program makes and takes.
-    pub const VERSION: u16 = 3;
+    pub const VERSION: u16 = 4;
 }
 
 /// The VM a handout is an instant of.
@@ -296,6 +296,8 @@ pub struct HandoutMachine {
     pub granted: Option<u8>,
     /// Memory.
     pub memory: ByteCount,
+    /// Memory that its guest found when it booted.
+    pub booted: ByteCount,
     /// Accelerator: `kvm` or `tcg`.
     pub accel: String,
     /// True if its guest reports which of its pages are free.

@@ -70,9 +70,12 @@ pub struct SubstrateView {
     pub created: u64,
     /// VMs that lie over it.
     pub vms: Vec<VmName>,
-    /// VMs of it that are kept ready, if any are.
+    /// VMs of it that are kept ready as they were docked, if any are.
     #[serde(default)]
     pub standby: Option<StandbyView>,
+    /// Those that are kept ready in other sizes, by size.
+    #[serde(default)]
+    pub standby_larger: Vec<StandbyView>,
 }
 
 /// `POST /v1/substrates/{name}/standby`: keep VMs of a substrate ready, for activations to take.
@@ -88,6 +91,18 @@ pub struct StandbyRequest {
     #[serde(default = "standby_memory_mib")]
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 1_048_576))]
     pub memory_mib: u64,
+    /// Memory of each VM in bytes, as `activate` takes it; as it was docked if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "schema",
+        schema(value_type = u64, minimum = 67_108_864, maximum = 1_099_511_627_776_u64, multiple_of = 1_048_576)
+    )]
+    pub vm_memory: Option<ByteCount>,
+    /// vCPUs of each VM; as many as were docked if absent. VMs of each size are kept beside those of
+    /// others. With a count of 0, and no size, none is kept of any.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 64))]
+    pub vm_vcpus: Option<u8>,
 }
 
 fn standby_memory_mib() -> u64 {
@@ -98,6 +113,12 @@ fn standby_memory_mib() -> u64 {
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StandbyView {
+    /// Memory of each of them.
+    #[serde(default)]
+    pub memory: ByteCount,
+    /// vCPUs of each of them.
+    #[serde(default)]
+    pub vcpus: u8,
     /// Number that its user wants; as many as recent demand asks for if absent.
     pub count: Option<u16>,
     /// Memory that they may take together.
@@ -116,12 +137,29 @@ pub struct StandbyView {
     pub problem: Option<String>,
 }
 
+/// Sizes that VMs of a substrate can be given.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SubstrateSizes {
+    /// Memory that its guest found when it booted.
+    pub booted: ByteCount,
+    /// Most memory of a VM of it.
+    pub most_memory: ByteCount,
+    /// Unit by which memory grows.
+    pub block: ByteCount,
+    /// Most vCPUs of a VM of it.
+    pub most_vcpus: u8,
+}
+
 /// `GET /v1/substrates/{name}`: where a substrate's bytes are.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SubstrateInspect {
     /// The substrate.
     pub substrate: SubstrateView,
+    /// Sizes that VMs of it can be given.
+    #[serde(default)]
+    pub sizes: SubstrateSizes,
     /// Parts of the substrate.
     pub parts: Option<SubstrateParts>,
     /// Account of the guest's preparation before it was docked.
@@ -185,6 +223,18 @@ pub struct ActivateRequest {
     /// Name of the VM, or the beginning of the names of several; the substrate's if absent.
     #[serde(default)]
     pub name: Option<VmName>,
+    /// Memory of each in bytes, what was docked and whole blocks of 128 MiB more; as it was docked if
+    /// absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "schema",
+        schema(value_type = u64, minimum = 67_108_864, maximum = 1_099_511_627_776_u64, multiple_of = 1_048_576)
+    )]
+    pub memory: Option<ByteCount>,
+    /// vCPUs of each; as many as were docked if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 64))]
+    pub vcpus: Option<u8>,
     /// Rights of each of them and its clones on the network.
     #[serde(default)]
     pub network: NetworkPolicy,
@@ -223,6 +273,22 @@ pub struct ActivateRequest {
 
 fn one() -> u16 {
     1
+}
+
+/// Progress of a VM's disk on the way to depend on nothing.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IndependenceView {
+    /// True if its disk is its own files, over nothing.
+    pub independent: bool,
+    /// True if it is to be: the files below are copied, or will be when it runs.
+    pub wanted: bool,
+    /// Bytes of its disk that are copied; 0 before that has begun.
+    pub copied: ByteCount,
+    /// Bytes of its disk.
+    pub total: ByteCount,
+    /// Reason why the last attempt failed; there will be another.
+    pub problem: Option<String>,
 }
 
 /// `POST /v1/substrates/{name}/push`: put a substrate into a folder of the host, for other hosts.

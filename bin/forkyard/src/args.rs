@@ -4,7 +4,7 @@ mod network;
 mod small;
 
 pub use network::{Net, Network, way_out};
-pub use small::{Checkpoint, Copy, Doctor, Logs, One, Ps, Some};
+pub use small::{Checkpoint, Copy, Doctor, Logs, One, Ps, Some, memory};
 
 use crate::commands::{
     autoscale::Autoscale,
@@ -36,7 +36,7 @@ use crate::commands::{
 use crate::completion::Shell;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
 use forkyard_client::{Place, Trust};
-use forkyard_types::{NodeName, VmName};
+use forkyard_types::{ByteCount, NodeName, VmName};
 use std::path::PathBuf;
 
 /// Path of the run folder, unless told.
@@ -381,17 +381,17 @@ pub struct Run {
     #[arg(required_unless_present = "from")]
     pub image: Option<String>,
     /// Take a VM of this substrate instead, one that is kept ready if there is one.
-    #[arg(long, value_name = "SUBSTRATE", conflicts_with_all = ["image", "vcpus", "memory", "cold", "kernel", "volume", "data", "node", "spread", "no_wait"])]
+    #[arg(long, value_name = "SUBSTRATE", conflicts_with_all = ["image", "cold", "kernel", "volume", "data", "node", "spread", "no_wait"])]
     pub from: Option<VmName>,
     /// Name; made up from the image's if absent.
     #[arg(long)]
     pub name: Option<VmName>,
-    /// vCPUs.
-    #[arg(long, default_value_t = 1)]
-    pub vcpus: u8,
-    /// Memory in MiB.
-    #[arg(long, default_value_t = 256)]
-    pub memory: u64,
+    /// vCPUs: 1 if absent, of a substrate as many as were docked.
+    #[arg(long)]
+    pub vcpus: Option<u8>,
+    /// Memory, in MiB unless a unit is said (512M, 1G): 256 MiB if absent, of a substrate as much as was docked.
+    #[arg(long, value_parser = memory)]
+    pub memory: Option<ByteCount>,
     /// Clones to keep warm: a fork of up to so many starts no QEMU.
     #[arg(long, default_value_t = 0)]
     pub warm: u16,

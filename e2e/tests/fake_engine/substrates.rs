@@ -190,7 +190,15 @@ fn a_daemon_killed_at_any_step_of_an_activation_or_a_removal_costs_no_substrate(
     host.ok(DOCK);
     sweep(
         &host,
-        ["substrate", "activate", "s", "--count", "2"],
+        [
+            "substrate",
+            "activate",
+            "s",
+            "--count",
+            "2",
+            "--memory",
+            "512M",
+        ],
         16,
         |host| {
             if !host.vms().is_empty() {
@@ -279,6 +287,8 @@ fn what_is_pushed_is_pulled_by_another_host_and_damage_is_found() {
         ("/entry/vcpus", json!(0)),
         ("/entry/memory", json!(1u64 << 63)),
         ("/entry/memory", json!(128 << 20)),
+        ("/entry/booted", json!(0)),
+        ("/entry/booted", json!(64 << 20)),
         ("/entry/engine", json!("")),
         ("/entry/engine", json!(null)),
         ("/entry/parts/memory/over", json!("0".repeat(32))),
@@ -289,6 +299,13 @@ fn what_is_pushed_is_pulled_by_another_host_and_damage_is_found() {
         told(field, value);
         other.fails(unsigned);
     }
+    // Made on another CPU it is refused before anything starts, with what differs.
+    told("/entry/cpu/model", json!("elsewhere"));
+    other.ok(unsigned);
+    let said = other.fails(["substrate", "activate", "s"]);
+    assert!(said.contains("elsewhere"), "{said}");
+    assert!(other.vms().is_empty());
+    other.ok(["substrate", "rm", "s"]);
     for value in [0, u64::MAX] {
         told("/entry/parts/memory/file", json!(value));
         other.ok(unsigned);
@@ -352,5 +369,63 @@ fn a_pool_that_is_full_refuses_another_and_the_vm_runs_on() {
     assert!(said.contains("nothing in it can be removed"), "{said}");
     assert_eq!(host.sh("p", "peek 7"), "3");
     assert!(substrates(&host).is_empty());
+    host.end();
+}
+
+#[test]
+fn a_substrate_that_is_damaged_on_disk_is_refused_and_others_wake() {
+    let host = with_p();
+    // The second may lie over the first, and needs that.
+    for name in ["t", "s"] {
+        host.ok([
+            "substrate",
+            "dock",
+            "p",
+            "--name",
+            name,
+            "--kind",
+            "public",
+            "--live",
+        ]);
+    }
+    host.ok(["rm", "--all"]);
+    let seen: forkyard_types::SubstrateInspect = host.json(["substrate", "inspect", "s"]);
+    let image = seen.parts.expect("kept").memory.image.to_string();
+    let folder = host.folder().join("state/substrates").join(image);
+    for file in ["devices", "memory.pages", "disk.pages"] {
+        let path = folder.join(file);
+        let whole = std::fs::read(&path).expect("read");
+        let mut changed = whole.clone();
+        changed[9] ^= 1;
+        std::fs::write(&path, changed).expect("written");
+        // What is served already was read when it was whole.
+        host.kill_9("forkyardd");
+        host.kill_whole_pager();
+        let said = host.fails(["substrate", "activate", "s"]);
+        assert!(said.contains(file), "{said}");
+        assert!(host.vms().is_empty());
+        activate(&host, &["t", "--as", "x"]);
+        host.ok(["rm", "x"]);
+        std::fs::write(&path, whole).expect("written");
+    }
+    activate(&host, &["s"]);
+    host.ok(["rm", "--all"]);
+    host.ok(["substrate", "rm", "s", "t"]);
+    host.end();
+}
+
+#[test]
+fn activations_at_the_same_time_get_names_of_their_own() {
+    let host = with_p();
+    host.ok(DOCK);
+    let all: Vec<_> = (0..6)
+        .map(|_| host.start(["substrate", "activate", "s", "--count", "2"], ""))
+        .collect();
+    for one in all {
+        one.wait().exited(0);
+    }
+    assert_eq!(host.vms().len(), 12);
+    host.ok(["rm", "--all"]);
+    host.ok(["substrate", "rm", "s"]);
     host.end();
 }

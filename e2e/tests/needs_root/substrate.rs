@@ -10,7 +10,11 @@ const SMALL: ByteCount = ByteCount(16 << 20);
 
 fn activate(host: &Host, name: &str, count: u16) -> Vec<VmView> {
     let count = count.to_string();
-    let words = ["substrate", "activate", name, "--count", &count];
+    activate_as(host, name, &["--count", &count])
+}
+
+fn activate_as(host: &Host, name: &str, words: &[&str]) -> Vec<VmView> {
+    let words = [&["substrate", "activate", name], words].concat();
     let answer: forkyard_types::ActivateResponse = host.json(words);
     let made = answer.vms.into_iter().map(|made| match made {
         CloneResult::Vm(vm) => *vm,
@@ -208,16 +212,153 @@ fn a_woken_vm_is_forked_to_another_host() {
     here.start(dock.iter().chain(&["private"]), "")
         .wait()
         .exited(0);
-    let woken = activate(here, "base", 1).remove(0);
+    // Larger than it was docked.
+    let size = ["--memory", "512M", "--vcpus", "2"];
+    let woken = activate_as(here, "base", &size).remove(0);
     let name = woken.name.as_str();
     here.sh(name, "echo own >/root/own; sync");
+    fill(here, name, 260);
     let answer: ForkResponse = here.json(["fork", name, "-n", "1", "--to", "h1"]);
     let clone = made(answer).remove(0);
     assert_eq!(
         there.sh(clone.name.as_str(), "cat /root/file /root/own"),
         "kept\nown"
     );
+    assert_eq!(seen_by_guest(there, clone.name.as_str()), (true, 2));
+    assert_eq!(sum(there, clone.name.as_str()), sum(here, name));
     here.ok(["rm", "--all"]);
     here.ok(["substrate", "rm", "base"]);
     cluster.end();
+}
+
+/// Fills memory of a guest with so many MiB of data.
+fn fill(host: &Host, name: &str, mib: u32) {
+    host.sh(
+        name,
+        &format!(
+            "mkdir -p /m && mount -t tmpfs -o size={mib}m m /m
+             dd if=/dev/urandom of=/m/some bs=1M count=4 2>/dev/null
+             for i in $(seq 2 {}); do cat /m/some; done >/m/all",
+            mib / 4
+        ),
+    );
+}
+
+/// Sums of parts of those data, the last ones among them.
+fn sum(host: &Host, name: &str) -> String {
+    host.sh(
+        name,
+        "n=$(($(stat -c %s /m/all) >> 20)); md5sum </m/some
+         for at in 0 $((n / 2)) $((n - 8)); do dd if=/m/all bs=1M skip=$at count=8 2>/dev/null | md5sum; done",
+    )
+}
+
+/// Checks that a guest of 512 MiB has as much, and counts its vCPUs.
+fn seen_by_guest(host: &Host, name: &str) -> (bool, u32) {
+    let (mib, vcpus) = memory_and_vcpus(host, name);
+    ((440..512).contains(&mib), vcpus)
+}
+
+/// MiB of memory and vCPUs, by the guest's account.
+fn memory_and_vcpus(host: &Host, name: &str) -> (u64, u32) {
+    let said = host.sh(name, "awk '/MemTotal/ {print $2}' /proc/meminfo; nproc");
+    let (kib, vcpus) = said.split_once('\n').expect("two lines");
+    let kib: u64 = kib.parse().expect("a number");
+    (kib >> 10, vcpus.parse().expect("a number"))
+}
+
+#[test]
+fn a_substrate_wakes_larger_than_it_was_docked_and_stays_so() {
+    let host = Host::with_p([]);
+    let dock = |vm: &str, name: &str| {
+        host.ok(["substrate", "dock", vm, "--name", name, "--kind", "private"]);
+    };
+    dock("p", "base");
+    // What cannot be is refused before anything starts, with what can.
+    let refused = |words: &[&str]| {
+        let all = ["substrate", "activate", "base"].iter().chain(words);
+        let said = host.start(all, "").wait().exited(1).stderr;
+        assert!(host.vms().is_empty());
+        said
+    };
+    for (words, why) in [
+        (["--memory", "900M"], "from 256 MiB to 896 MiB or 1 GiB"),
+        (["--memory", "128M"], "cannot have less"),
+        (["--memory", "8G"], "at most, 4 GiB"),
+        (["--vcpus", "9"], "places for 8 vCPUs at most"),
+        (["--vcpus", "0"], "wanted 1 to 64"),
+    ] {
+        let said = refused(&words);
+        assert!(said.contains(why), "{words:?}: {said}");
+    }
+    let seen: SubstrateInspect = host.json(["substrate", "inspect", "base"]);
+    assert_eq!(seen.sizes.most_memory, ByteCount(4 << 30));
+
+    let size = ["--memory", "1G", "--vcpus", "2"];
+    let run = ["run", "--from", "base", "--name", "big"];
+    host.start(run.iter().chain(&size), "").wait().exited(0);
+    let (mib, vcpus) = memory_and_vcpus(&host, "big");
+    assert!((960..1024).contains(&mib), "{mib}");
+    assert_eq!(vcpus, 2);
+    let told: forkyard_types::VmInspect = host.json(["inspect", "big"]);
+    assert_eq!(
+        (told.vm.memory, told.vm.vcpus, told.booted),
+        (ByteCount(1 << 30), 2, ByteCount(256 << 20))
+    );
+    // More than the docked one could hold, and both vCPUs work.
+    fill(&host, "big", 260);
+    host.sh(
+        "big",
+        "for c in 0 1; do taskset $((c + 1)) true || exit 1; done",
+    );
+    // Clones, checkpoints and what is docked of it have all of that.
+    let clone = host.fork("big", 1).remove(0);
+    let clone = clone.name.as_str();
+    assert_eq!(memory_and_vcpus(&host, clone), (mib, 2));
+    let whole = sum(&host, "big");
+    assert_eq!(sum(&host, clone), whole);
+    host.ok(["rm", clone]);
+    host.ok(["checkpoint", "big", "--name", "kept"]);
+    let again = host.fork("kept", 1).remove(0);
+    assert_eq!(sum(&host, again.name.as_str()), whole);
+    host.ok(["rm", again.name.as_str(), "kept"]);
+    host.sh("big", "rm /m/all");
+    dock("big", "next");
+    // It grows once more, and is kept ready in that size.
+    let standby = [
+        "substrate",
+        "standby",
+        "next",
+        "--count",
+        "1",
+        "--vm-memory",
+        "1152M",
+        "--vm-vcpus",
+        "3",
+    ];
+    host.ok(standby);
+    let ready = || -> forkyard_types::StandbyView {
+        let seen: SubstrateInspect = host.json(["substrate", "inspect", "next"]);
+        seen.substrate
+            .standby_larger
+            .into_iter()
+            .next()
+            .expect("kept ready")
+    };
+    eventually("one is ready", || ready().ready == 1);
+    let size = ["--as", "more", "--memory", "1152M", "--vcpus", "3"];
+    activate_as(&host, "next", &size);
+    assert_eq!(ready().hits, 1);
+    host.ok(["substrate", "standby", "next", "--count", "0"]);
+    assert_eq!(memory_and_vcpus(&host, "more"), (mib + 128, 3));
+    // From its own disk it boots with all that it has.
+    host.ok(["stop", "more"]);
+    host.ok(["start", "more"]);
+    let told: forkyard_types::VmInspect = host.json(["inspect", "more"]);
+    assert_eq!(told.booted, told.vm.memory);
+    assert_eq!(memory_and_vcpus(&host, "more").1, 3);
+    host.ok(["rm", "--all"]);
+    host.ok(["substrate", "rm", "next"]);
+    host.ok(["substrate", "rm", "base"]);
+    host.end();
 }

@@ -37,8 +37,8 @@ pub enum ComposeError {
         /// The member.
         member: String,
     },
-    /// A substrate has these already.
-    #[error("{member}: vcpus, memory and restart are of an image; a substrate has its own")]
+    /// A substrate's VM is to be started again, as an image's alone can be.
+    #[error("{member}: restart is of an image; what is woken of a substrate is not started again")]
     Fixed {
         /// The member.
         member: String,
@@ -124,7 +124,14 @@ pub enum Of {
         restart: Restart,
     },
     /// A substrate, which is woken.
-    Substrate(VmName),
+    Substrate {
+        /// Name of the substrate.
+        substrate: VmName,
+        /// Memory in MiB; none: as was docked.
+        memory: Option<u64>,
+        /// Number of vCPUs; none: as many as were docked.
+        vcpus: Option<u8>,
+    },
 }
 
 impl Composition {
@@ -234,12 +241,15 @@ impl Member {
                 restart: file.restart,
             },
             (None, Some(from)) => {
-                let own = file.vcpus.is_some() || file.memory.is_some();
-                if own || file.restart != Restart::No {
+                if file.restart != Restart::No {
                     let member = member.to_owned();
                     return Err(ComposeError::Fixed { member });
                 }
-                Of::Substrate(from)
+                Of::Substrate {
+                    substrate: from,
+                    memory: file.memory,
+                    vcpus: file.vcpus,
+                }
             }
             (Some(_), Some(_)) | (None, None) => {
                 let member = member.to_owned();
@@ -279,6 +289,8 @@ mod tests {
 
         [members.web]
         from = "apache"
+        memory = 1024
+        vcpus = 2
         after = ["db"]
         publish = ["8080:80"]
         copy = { "site" = "/var/www/html" }
@@ -321,8 +333,8 @@ mod tests {
             "a, b wait for each other"
         );
         assert_eq!(
-            refused("[members.a]\nfrom = 'x'\nmemory = 64"),
-            "a: vcpus, memory and restart are of an image; a substrate has its own"
+            refused("[members.a]\nfrom = 'x'\nrestart = 'always'"),
+            "a: restart is of an image; what is woken of a substrate is not started again"
         );
         assert_eq!(
             refused(

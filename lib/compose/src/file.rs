@@ -25,9 +25,9 @@ pub struct MemberFile {
     pub image: Option<String>,
     /// Substrate to wake. Or `image`.
     pub from: Option<VmName>,
-    /// vCPUs, of an image; 1 if absent.
+    /// vCPUs; 1 if absent, of a substrate as many as were docked.
     pub vcpus: Option<u8>,
-    /// Memory in MiB, of an image; 256 if absent.
+    /// Memory in MiB; 256 if absent, of a substrate as much as was docked.
     pub memory: Option<u64>,
     /// Environment of every command that is run in it.
     #[serde(default)]

@@ -15,6 +15,7 @@ use forkyard_vmm::{
 };
 use futures::future::{BoxFuture, Either, select};
 use std::{
+    num::NonZeroU8,
     path::{Path, PathBuf},
     process::Stdio,
 };
@@ -191,6 +192,11 @@ impl Machine for FakeMachine {
             return Err(nonsense("save_descriptor"));
         };
         Ok(state)
+    }
+
+    async fn add_vcpus(&self, _total: NonZeroU8) -> Result<(), VmmError> {
+        // It has none: its guest is a process.
+        Ok(())
     }
 
     async fn ram(&self) -> Result<Region, VmmError> {

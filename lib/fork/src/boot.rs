@@ -28,15 +28,22 @@ const CMDLINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 no_timer_check \
 /// Addition to the kernel command line of a guest that is not to guard itself: as a rule all that
 /// runs in a guest belongs to its user, and the host's own guards are between guests.
 const UNGUARDED: &str = " mitigations=off";
+/// Addition for an emulated guest, whose kernel would measure a delay loop for each vCPU that it switches on, for
+/// half a second: no clock of a host is faster than what this says, so no delay is shorter than it should be.
+const KNOWN_DELAYS: &str = " lpj=20000000";
 /// vCPUs of a VM.
 pub(crate) const VCPUS: std::ops::RangeInclusive<u8> = 1..=64;
 /// MiB of memory of a VM.
 pub(crate) const MEMORY_MIB: std::ops::RangeInclusive<u64> = 64..=1 << 20;
 
 /// Builds the command line of a guest's kernel.
-fn command_line(mitigations: bool) -> String {
+fn command_line(mitigations: bool, accel: Accel) -> String {
     let guard = if mitigations { "" } else { UNGUARDED };
-    format!("{CMDLINE}{guard}")
+    let delays = match accel {
+        Accel::Tcg => KNOWN_DELAYS,
+        Accel::Kvm => "",
+    };
+    format!("{CMDLINE}{guard}{delays}")
 }
 
 /// A VM that is recorded and listed, and what it is to boot from.
@@ -216,6 +223,7 @@ impl Host {
             image: request.image.clone(),
             vcpus: request.vcpus,
             memory: request.wanted_memory().unwrap_or_default(),
+            booted: request.wanted_memory().unwrap_or_default(),
             uid: uid.get(),
             accel: accel.to_string(),
             state: VmState::Starting,
@@ -319,13 +327,18 @@ impl Host {
         initramfs: PathBuf,
     ) -> Result<(), HostError> {
         self.begin_writer(vm).await?;
+        // However its memory came to it before: its guest will find all of it.
+        vm.change(&self.store, |record| record.booted = record.memory)?;
         let record = vm.record();
         let address = forkyard_vm::address(vm.network, &record);
         self.network.admit(&[(record.id, address)]).await?;
         let kernel = Kernel {
             image: kernel,
             initrd: Some(initramfs),
-            cmdline: command_line(self.options.guest_mitigations),
+            cmdline: command_line(
+                self.options.guest_mitigations,
+                crate::accel_of(&record.accel),
+            ),
         };
         let spec = BootSpec {
             machine: self.machine_spec(&record, address.mac).await?,
@@ -361,6 +374,7 @@ impl Host {
                 identity,
                 cloned: None,
                 scrub: Vec::new(),
+                growth: None,
             })
             .await?;
         let body = Arc::new(Body::new(machine, guest.clone()));
@@ -433,7 +447,7 @@ mod tests {
 
     #[test]
     fn a_guests_kernel_guards_itself_if_it_is_to() {
-        assert!(command_line(false).ends_with(" mitigations=off"));
-        assert!(!command_line(true).contains("mitigations"));
+        assert!(command_line(false, Accel::Kvm).ends_with(" mitigations=off"));
+        assert!(!command_line(true, Accel::Tcg).contains("mitigations"));
     }
 }

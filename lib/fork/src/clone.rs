@@ -5,7 +5,7 @@ use crate::{
     fork::Wanted,
     progress::Going,
     remote::Far,
-    snapshot::{Original, Snapshot, WarmShell},
+    snapshot::{Original, Snapshot, Vessel, WarmShell},
     ticket::Denied,
 };
 use forkyard_guestlink::{Cloned, Identify, LinkError};
@@ -113,6 +113,11 @@ impl Host {
             {
                 return Err(HostError::Ticket(Denied::Unknown(ticket)));
             }
+            let growth = match &shell {
+                Vessel::Shell(_) => of.growth,
+                // It has grown already.
+                Vessel::Woken(_) => None,
+            };
             let first = self.makers.first();
             // Waits on the link for the agent, which hears it as it wakes.
             guest
@@ -125,10 +130,11 @@ impl Host {
                     ),
                     cloned: Some(cloned),
                     scrub: origin.asked.scrub.clone(),
+                    growth,
                 })
                 .await?;
             let machine = shell
-                .load(&snapshot.devices)
+                .load(&snapshot.devices, growth)
                 .instrument(debug_span!("load"))
                 .await?;
             drop(first);

@@ -249,6 +249,7 @@ impl Host {
             },
             vcpus: std::num::NonZeroU8::new(record.vcpus).unwrap_or(std::num::NonZeroU8::MIN),
             memory: record.memory,
+            booted: record.booted,
             accel: crate::accel_of(&record.accel),
             withheld: self.withheld(record)?,
             disk: Some(self.root_disk(record).await?),

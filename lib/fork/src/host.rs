@@ -24,13 +24,13 @@ use forkyard_network::Networks;
 use forkyard_pager::{LinkUse, PagerClient, PagerError, Shutdown};
 use forkyard_store::Store;
 use forkyard_types::{
-    DiskSlice, FamilyId, GuestImage, ImageView, NetworkPolicy, PageCount, TicketView, VmId,
-    VmInspect, VmName, VmView,
+    DiskSlice, FamilyId, GuestImage, ImageId, ImageView, NetworkPolicy, PageCount, TicketView,
+    VmId, VmInspect, VmName, VmView,
 };
 use forkyard_vm::{Registry, UnderWay, Vm, gid, lock};
 use forkyard_vmm::{Engine, Machine, Qemu, QemuConfig, Verdict, VmmError};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs::{self, File},
     os::unix::fs::PermissionsExt,
     path::PathBuf,
@@ -106,6 +106,10 @@ pub struct Host {
     pub(crate) independence: Independence,
     /// VMs that are ready to be taken.
     pub(crate) standbys: Standbys,
+    /// Memory of substrates as that of larger VMs, and the images that it is a view of.
+    pub(crate) larger: Mutex<BTreeMap<ImageId, ImageId>>,
+    /// Names that activations under way will give.
+    pub(crate) promised: Arc<Mutex<BTreeSet<String>>>,
     /// Told whenever a VM's end may have moved.
     pub(crate) terms_changed: Arc<Notify>,
     /// Held while what a family may reach is changed.
@@ -164,6 +168,8 @@ impl Host {
             docks: tokio::sync::Mutex::default(),
             independence: Independence::default(),
             standbys: Standbys::default(),
+            larger: Mutex::default(),
+            promised: Arc::default(),
             makers: Makers::default(),
             terms_changed: Arc::default(),
             egress: tokio::sync::Mutex::default(),
@@ -325,6 +331,7 @@ impl Host {
                 publish: record.publish,
                 ..self.network.policy(record.family)
             },
+            booted: record.booted,
             memory_image,
             private_pages,
             disk: record

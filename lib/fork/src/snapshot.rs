@@ -30,6 +30,7 @@ use crate::{
     volumes::{branched, frozen, frozen_at},
 };
 use forkyard_disk::{Backing, Format};
+use forkyard_guestlink::Growth;
 use forkyard_network::Subnet;
 use forkyard_pager::Run;
 use forkyard_store::{Birth, VmRecord};
@@ -102,7 +103,13 @@ pub(crate) struct Original {
     /// Recipe of the image it, or its ancestor, booted from.
     pub image: String,
     pub vcpus: u8,
+    /// vCPUs in its state, which machines that load it begin with.
+    pub saved_vcpus: u8,
     pub memory: ByteCount,
+    /// Memory that its guest, or the first of its ancestors, booted with.
+    pub booted: ByteCount,
+    /// Memory and vCPUs that its clones have beyond those of its state; none of most.
+    pub growth: Option<Growth>,
     pub accel: String,
     /// CPU that they have at most; none: what their host gives.
     pub cpu: Option<GuestCpu>,
@@ -193,7 +200,10 @@ impl Original {
             granted: record.birth.and_then(|birth| birth.granted),
             image: record.image,
             vcpus: record.vcpus,
+            saved_vcpus: record.vcpus,
             memory: record.memory,
+            booted: record.booted,
+            growth: None,
             accel: record.accel,
             cpu: record.cpu,
             secrets: record.secrets,
@@ -232,6 +242,7 @@ impl Layout {
             image: of.image.clone(),
             vcpus: of.vcpus,
             memory: of.memory,
+            booted: of.booted,
             uid,
             accel: of.accel.clone(),
             state: VmState::Warm,

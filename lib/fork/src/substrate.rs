@@ -21,9 +21,12 @@ mod bundle;
 mod carry;
 mod dock;
 mod error;
+mod names;
+mod open;
 mod pack;
 mod room;
 mod settle;
+mod sizes;
 mod standby;
 
 pub(crate) use boots::to_keep;
@@ -34,8 +37,8 @@ use crate::{Host, HostError, bases::allocated, blocking::blocking};
 use forkyard_store::SubstrateRecord;
 use forkyard_substrate::access::{Act, may};
 use forkyard_types::{
-    ByteCount, ForkId, ImageId, SubstrateGuest, SubstrateInspect, SubstrateKind, SubstrateParts,
-    SubstrateView, VmId, VmName,
+    ByteCount, ForkId, GuestCpu, ImageId, SubstrateGuest, SubstrateInspect, SubstrateKind,
+    SubstrateParts, SubstrateView, VmId, VmName,
 };
 use serde::{Deserialize, Serialize};
 use std::{fs, io, path::Path};
@@ -59,7 +62,13 @@ struct Entry {
     image: String,
     vcpus: u8,
     memory: ByteCount,
+    /// Memory that its guest found when it booted; as much as it has if that was not noted.
+    #[serde(default)]
+    booted: Option<ByteCount>,
     accel: String,
+    /// CPU that its guest was given; unknown if that was not noted.
+    #[serde(default)]
+    cpu: Option<GuestCpu>,
     /// The program that saved its state.
     #[serde(default)]
     engine: String,
@@ -71,6 +80,10 @@ struct Entry {
     #[serde(default)]
     used: u64,
     parts: Option<SubstrateParts>,
+    /// BLAKE3 digest of the state of CPUs and devices; none if it was docked before that was noted. Pages have
+    /// checksums of their own.
+    #[serde(default)]
+    devices_sum: Option<String>,
     guest: Option<SubstrateGuest>,
     /// Files to be removed: of a dock under way all that it made, of a substrate that is kept
     /// also the VM.
@@ -143,6 +156,7 @@ impl Host {
         let found = self.substrate(name, Act::Open, asker)?;
         Ok(SubstrateInspect {
             substrate: self.view_of_substrate(&found)?,
+            sizes: found.sizes(),
             parts: found.entry.parts,
             guest: found.entry.guest,
         })
@@ -173,6 +187,7 @@ impl Host {
         }
         self.end_standby(&found.name).await?;
         self.store.remove_substrate(&found.name)?;
+        self.release_larger(parts.memory.image).await;
         self.discard_parts(&parts).await;
         Ok(view)
     }
@@ -197,7 +212,7 @@ impl Host {
     /// Tells whether a page image belongs to a substrate. If that cannot be
     /// read, it may be.
     pub(crate) fn is_of_substrate(&self, image: ImageId) -> bool {
-        self.store.is_of_substrate(image).unwrap_or(true)
+        self.smaller(image).is_some() || self.store.is_of_substrate(image).unwrap_or(true)
     }
 
     /// Removes the boots of a guest image that are kept, for it is to be removed; refuses that if
@@ -247,8 +262,10 @@ impl Host {
         let over = |record: &forkyard_store::VmRecord| {
             record.disk_image.is_some() && record.disk_image == disk
         };
-        let (standby, ready) = self.standby_of(name).unzip();
-        let ready = ready.unwrap_or_default();
+        let (standbys, ready) = self.standby_of(name);
+        let docked = substrate.docked();
+        let (own, larger): (Vec<_>, Vec<_>) =
+            standbys.into_iter().partition(|(size, _)| *size == docked);
         // From the records: a VM that is being made is not listed yet.
         let vms = self.store.vms()?.into_iter().filter(over);
         let vms = vms.filter(|record| !ready.contains(&record.id));
@@ -265,7 +282,8 @@ impl Host {
             size: ByteCount(size),
             created: entry.created,
             vms: vms.map(|record| record.name).collect(),
-            standby,
+            standby: own.into_iter().next().map(|(_, view)| view),
+            standby_larger: larger.into_iter().map(|(_, view)| view).collect(),
         })
     }
 
@@ -294,6 +312,11 @@ impl Host {
 fn open(act: Act, substrate: &Substrate, asker: Option<&str>) -> Result<(), SubstrateError> {
     let Entry { kind, owner, .. } = &substrate.entry;
     Ok(may(act, *kind, owner.as_deref(), asker)?)
+}
+
+/// Digest of a state of CPUs and devices.
+fn sum_of(devices: &[u8]) -> String {
+    blake3::hash(devices).to_hex().to_string()
 }
 
 fn gone(removed: io::Result<()>, path: &Path) -> Result<(), HostError> {

@@ -14,6 +14,7 @@
 mod client;
 mod frame;
 mod frames;
+mod growth;
 mod message;
 mod parts;
 mod sync;
@@ -24,6 +25,7 @@ mod host;
 pub use client::{CallError, Checkpointing, Client, Cloning, IDENTITY_FILE, SOCKET, SOCKET_ENV};
 pub use frame::{Decoder, EncodeError, FrameError, MAX_PAYLOAD, encode};
 pub use frames::{Frames, MOST_FRAMES, joined};
+pub use growth::Growth;
 #[cfg(feature = "host")]
 pub use host::{Duplex, Exec, ExecInput, ExecOut, Guest, Hello, LinkError, Visitors};
 pub use message::*;

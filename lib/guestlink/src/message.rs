@@ -3,7 +3,7 @@
 //! Every message from a guest is hostile input: the codec bounds its size and
 //! the host checks its sense. Nothing here trusts either side.
 
-use crate::Frames;
+use crate::{Frames, Growth};
 use forkyard_types::{
     ApiError, Epoch, ExitStatus, ForkId, Identity, KeptCommand, NotStarted, RequestId, Ticket,
     TicketId, TicketKind, VmId, WindowSize,
@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 /// Version of these messages, and of the devices of a machine that are saved with its memory; both
 /// sides must have the same one.
-pub const VERSION: u16 = 8;
+pub const VERSION: u16 = 9;
 
 /// Most bytes of a command's input or output in one message: with its frame it fits into four
 /// times 32 KiB, which a guest's kernel sends through the port at once. A byte more would cost another exit.
@@ -210,6 +210,8 @@ pub struct Identify {
     pub cloned: Option<Cloned>,
     /// Paths of what it must not inherit, to be overwritten and removed.
     pub scrub: Vec<String>,
+    /// Memory and vCPUs that the guest does not know of yet; none of most.
+    pub growth: Option<Growth>,
 }
 
 /// Origin of a clone.

@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use std::path::Path;
 
 /// One step a version; never edited once released.
-const STEPS: [&str; 23] = [
+const STEPS: [&str; 24] = [
     "
     CREATE TABLE family (
         id TEXT PRIMARY KEY NOT NULL,
@@ -186,6 +186,11 @@ const STEPS: [&str; 23] = [
         vm TEXT PRIMARY KEY NOT NULL REFERENCES vm(id) ON DELETE CASCADE,
         version INTEGER NOT NULL
     ) STRICT;
+",
+    // How much memory a guest found when it booted.
+    "
+    ALTER TABLE vm ADD COLUMN booted INTEGER NOT NULL DEFAULT 0;
+    UPDATE vm SET booted = memory;
 ",
 ];
 

@@ -46,6 +46,8 @@ pub struct VmRecord {
     pub vcpus: u8,
     /// Memory.
     pub memory: ByteCount,
+    /// Memory that its guest, or the first of its ancestors, booted with.
+    pub booted: ByteCount,
     /// User its QEMU runs as; unique.
     pub uid: u32,
     /// `kvm` or `tcg`.
@@ -136,6 +138,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<VmRecord> {
         image: row.get("image")?,
         vcpus: row.get("vcpus")?,
         memory: ByteCount(row.get("memory")?),
+        booted: ByteCount(row.get("booted")?),
         uid: row.get("uid")?,
         accel: row.get("accel")?,
         state: state_of(&state).ok_or_else(damaged)?,
@@ -176,9 +179,9 @@ impl Store {
         let data = json(&vm.data).map_err(self.failed())?;
         let cpu = json(&vm.cpu).map_err(self.failed())?;
         let written = connection.execute(
-            "INSERT INTO vm VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,?25,?26,?27,?28,?29,?30)
+            "INSERT INTO vm VALUES (?1,?2,?3,?4,?5,?6,?7,?8,?9,?10,?11,?12,?13,?14,?15,?16,?17,?18,?19,?20,?21,?22,?23,?24,?25,?26,?27,?28,?29,?30,?31)
              ON CONFLICT (id) DO UPDATE SET name=?2, member=?4, fork=?6, epoch=?7, accel=?12, state=?13, created=?14,
-                 warm=?15, memory_image=?16, chain=?17, machine=?18, secrets=?19, disk_image=?22, failure=?23, granted=?24, notes=?25, volume=?27, publish=?28, data=?29",
+                 warm=?15, memory_image=?16, chain=?17, machine=?18, secrets=?19, disk_image=?22, failure=?23, granted=?24, notes=?25, volume=?27, publish=?28, data=?29, booted=?31",
             params![
                 vm.id.as_str(),
                 vm.name.as_str(),
@@ -210,6 +213,7 @@ impl Store {
                 publish,
                 data,
                 cpu,
+                vm.booted.0,
             ],
         );
         match written {
@@ -275,6 +279,7 @@ pub(crate) mod tests {
             image: "tiny".into(),
             vcpus: 2,
             memory: ByteCount(1 << 28),
+            booted: ByteCount(1 << 28),
             uid: 100 + u32::from(number),
             accel: "tcg".into(),
             state: VmState::Running,

@@ -214,6 +214,7 @@ mod tests {
             image: "tiny".into(),
             vcpus: 1,
             memory: ByteCount::default(),
+            booted: ByteCount::default(),
             uid,
             accel: "tcg".into(),
             state: VmState::Warm,

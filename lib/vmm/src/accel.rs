@@ -206,6 +206,7 @@ fn probe_machine(probe: &Probe) -> BootSpec {
             owner: probe.owner,
             vcpus: NonZeroU8::MIN,
             memory: MEMORY,
+            booted: MEMORY,
             accel: Accel::Kvm,
             withheld: Vec::new(),
             disk: None,

@@ -2,11 +2,15 @@
 //! same places, or the state of one does not fit the other: so there is one
 //! function for both.
 
-use crate::{BootSpec, Kernel, MachineSpec, RootDisk, ShellSpec, VmmError, plumbing::Numbers};
+use crate::{
+    BootSpec, Kernel, MachineSpec, RootDisk, ShellSpec, VmmError, growth, plumbing::Numbers,
+};
 use forkyard_types::NbdDisk;
 use serde_json::{Value, json};
 use std::path::Path;
 
+/// Path of the table of firmware, in a machine's room.
+pub(crate) const TABLE: &str = "/growth.aml";
 /// Name of the virtio-serial port the agent talks through.
 const AGENT_PORT: &str = "org.forkyard.agent";
 
@@ -19,6 +23,8 @@ const VOLUME: &str = "volume";
 /// With a geometry, which no guest of today looks at, QEMU does not read the first sector for
 /// one: a shell's disk may be on its way yet.
 const GEOMETRY: &str = "cyls=16383,heads=16,secs=63";
+/// As many as a machine of one vCPU has, whatever vCPUs come later: one thread serves them all.
+const QUEUES: &str = "num-queues=1";
 /// Slot on the bus of the first data disk: those before it are taken.
 const FIRST_DATA: usize = 6;
 
@@ -73,6 +79,8 @@ pub(crate) fn boot(spec: &BootSpec, fds: Numbers) -> Result<Vec<String>, VmmErro
         "size": spec.machine.memory.0,
     });
     let mut args = machine(&spec.machine, fds, &memory)?;
+    // Read by its firmware alone: a machine that is loaded has booted.
+    args.extend(["-acpitable".to_owned(), format!("file={TABLE}")]);
     if let Some(kernel) = &spec.kernel {
         args.extend(direct(kernel)?);
     }
@@ -117,6 +125,10 @@ fn machine(spec: &MachineSpec, fds: Numbers, memory: &Value) -> Result<Vec<Strin
         .collect();
     let accel = spec.accel;
     let (id, vcpus, kib) = (spec.id, spec.vcpus, spec.memory.0 / 1024);
+    let places = growth::most_vcpus(vcpus);
+    let below = growth::below_4g(spec.booted, spec.memory);
+    let below = below.map(|low| format!(",max-ram-below-4g={}k", low.0 / 1024));
+    let below = below.unwrap_or_default();
     let reporting = if spec.page_reporting { "on" } else { "off" };
     // `suppress-vmdesc` and `send-configuration` make a stream of device state
     // alone loadable. `vapic`, an aid for old Windows on KVM, looks into guest
@@ -130,11 +142,11 @@ fn machine(spec: &MachineSpec, fds: Numbers, memory: &Value) -> Result<Vec<Strin
         "-nodefaults -no-user-config -display none -vga none -no-reboot \
          -name {id},debug-threads=on \
          -sandbox on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny \
-         -M q35,suppress-vmdesc=on,mem-merge=off,memory-backend=ram0 \
+         -M q35,suppress-vmdesc=on,mem-merge=off,memory-backend=ram0{below} \
          -global migration.send-configuration=off \
          -global migration.announce-rounds=0 \
          -global apic-common.vapic=off \
-         -accel {accel} -cpu {cpu} -smp {vcpus} -m {kib}k \
+         -accel {accel} -cpu {cpu} -smp {vcpus},maxcpus={places} -m {kib}k \
          -chardev socket,id=qmp,fd={qmp},server=on,wait=off -mon chardev=qmp,mode=control \
          -chardev socket,id=console,fd={console},server=on,wait=off -serial chardev:console \
          -device virtio-serial-pci,id=serial0,addr=4 \
@@ -150,7 +162,7 @@ fn machine(spec: &MachineSpec, fds: Numbers, memory: &Value) -> Result<Vec<Strin
         };
         args.extend(["-blockdev".to_owned(), driver.to_string()]);
         args.extend(words(&format!(
-            "-device virtio-blk-pci,id=disk0,addr=2,drive={node},{GEOMETRY}"
+            "-device virtio-blk-pci,id=disk0,addr=2,drive={node},{QUEUES},{GEOMETRY}"
         )));
     }
     for (number, drive) in spec.data.iter().enumerate() {
@@ -160,7 +172,7 @@ fn machine(spec: &MachineSpec, fds: Numbers, memory: &Value) -> Result<Vec<Strin
         args.extend(["-blockdev".to_owned(), driver.to_string()]);
         let serial = &drive.serial;
         args.extend(words(&format!(
-            "-device virtio-blk-pci,id={node},addr={addr:x},drive={node},serial={serial},{GEOMETRY}"
+            "-device virtio-blk-pci,id={node},addr={addr:x},drive={node},serial={serial},{QUEUES},{GEOMETRY}"
         )));
     }
     if let Some((tap, mac)) = nic {
@@ -208,6 +220,7 @@ mod tests {
             owner: Owner { uid: 1, gid: 1 },
             vcpus: NonZeroU8::MIN,
             memory: ByteCount(64 << 20),
+            booted: ByteCount(64 << 20),
             accel: Accel::Tcg,
             withheld: Vec::new(),
             disk: Some(RootDisk::Slice("/disk, with a comma".into())),
@@ -260,6 +273,24 @@ mod tests {
     }
 
     #[test]
+    fn memory_that_came_after_the_boot_lies_above_what_was_there() {
+        let mut machine = spec(VmId::random());
+        machine.memory = ByteCount(256 << 20);
+        let larger = ShellSpec {
+            machine,
+            memory_file: "/image".into(),
+        };
+        let args = shell(&larger, FDS).expect("UTF-8");
+        let after = |flag: &str| {
+            let at = args.iter().position(|arg| arg == flag).expect("there");
+            &args[at + 1]
+        };
+        assert!(after("-M").ends_with(",max-ram-below-4g=65536k"));
+        assert_eq!(after("-smp"), "1,maxcpus=8");
+        assert!(!args.iter().any(|arg| arg == "-acpitable"));
+    }
+
+    #[test]
     fn data_disks_are_told_apart_by_serial_numbers_and_have_places_of_their_own() {
         let mut machine = spec(VmId::random());
         machine.data = (0..8)
@@ -280,7 +311,7 @@ mod tests {
         let drives = devices(&args).into_iter();
         let drives: Vec<_> = drives.filter(|it| it.contains("id=data-")).collect();
         assert_eq!(drives.len(), 8);
-        assert!(drives[7].contains("addr=d,drive=data-7,serial=d7"));
+        assert!(drives[7].contains("addr=d,drive=data-7,serial=d7,num-queues=1"));
         let nodes = args.iter().filter(|it| it.contains(r#""read-only":true"#));
         assert_eq!(nodes.count(), 1);
     }

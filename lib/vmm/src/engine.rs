@@ -11,6 +11,7 @@ use futures::future::BoxFuture;
 use serde::{Deserialize, Serialize};
 use std::{
     fmt,
+    num::NonZeroU8,
     path::{Path, PathBuf},
 };
 
@@ -185,6 +186,10 @@ pub trait Machine: fmt::Debug + Send + Sync {
     /// Saves the state of CPUs and devices, without memory and disks. The
     /// vCPUs must stand still.
     async fn save_descriptor(&self) -> Result<Vec<u8>, VmmError>;
+
+    /// Adds processors one by one until it has so many; its guest finds them when it looks. It must
+    /// have places for them ([`most_vcpus`](crate::most_vcpus)).
+    async fn add_vcpus(&self, total: NonZeroU8) -> Result<(), VmmError>;
 
     /// Finds the guest's memory in the address space of the process.
     async fn ram(&self) -> Result<Region, VmmError>;

@@ -6,25 +6,31 @@
 //! ```
 //!
 //! A q35 leaves the addresses below 4 GiB to devices from 2.75 GiB on at the
-//! latest: a machine with as much memory has 2 GiB there, and all else above.
+//! latest: a machine with as much memory has 2 GiB there, and all else above. What a
+//! machine has beyond the memory that its guest booted with is above as well.
 
 use forkyard_types::{ByteCount, PageCount, PageNo};
 
-/// A machine of as much memory has some of it above [`HIGH`].
-const SPLIT: ByteCount = ByteCount(11 << 28);
+/// A machine that booted with as much memory has some of it above [`HIGH`].
+pub(crate) const SPLIT: ByteCount = ByteCount(11 << 28);
 /// Memory below the gap in that case.
-const LOW: ByteCount = ByteCount(2 << 30);
+pub(crate) const LOW: ByteCount = ByteCount(2 << 30);
 /// Address at which the rest of its memory begins.
 const HIGH: ByteCount = ByteCount(4 << 30);
 
 /// The page of a machine's memory at which these page frames begin, which lie
 /// there one after the other. None if one of them is no memory of a machine
-/// that has so much, or if there are none.
-pub fn page_of_frames(memory: ByteCount, first: u64, count: PageCount) -> Option<PageNo> {
+/// that has so much, and booted with so much, or if there are none.
+pub fn page_of_frames(
+    booted: ByteCount,
+    memory: ByteCount,
+    first: u64,
+    count: PageCount,
+) -> Option<PageNo> {
     let all = memory.pages().0;
-    let low = match memory >= SPLIT {
+    let low = match booted >= SPLIT {
         true => LOW.pages().0,
-        false => all,
+        false => booted.pages().0.min(all),
     };
     let end = first.checked_add(count.0).filter(|end| *end > first)?;
     if end <= low {
@@ -42,8 +48,22 @@ mod tests {
     const GIB: u64 = 1 << 18;
 
     fn page(memory_mib: u64, first: u64, count: u64) -> Option<u64> {
-        let memory = ByteCount::from_mib(memory_mib).expect("little");
-        page_of_frames(memory, first, PageCount(count)).map(|page| page.0)
+        grown(memory_mib, memory_mib, first, count)
+    }
+
+    fn grown(booted_mib: u64, memory_mib: u64, first: u64, count: u64) -> Option<u64> {
+        let [booted, memory] =
+            [booted_mib, memory_mib].map(|mib| ByteCount::from_mib(mib).expect("little"));
+        page_of_frames(booted, memory, first, PageCount(count)).map(|page| page.0)
+    }
+
+    #[test]
+    fn memory_that_came_later_lies_above_the_gap() {
+        assert_eq!(grown(256, 1024, 0, 65536), Some(0));
+        assert_eq!(grown(256, 1024, 65536, 1), None);
+        assert_eq!(grown(256, 1024, 4 * GIB, 3 * 65536), Some(65536));
+        assert_eq!(grown(256, 1024, 4 * GIB, 3 * 65536 + 1), None);
+        assert_eq!(grown(3072, 4096, 4 * GIB, 2 * GIB), Some(2 * GIB));
     }
 
     #[test]

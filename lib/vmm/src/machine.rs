@@ -5,7 +5,7 @@ use crate::{
     VmmError,
     console::blocking,
     disk::{self, Disk},
-    files,
+    files, growth,
     link::Link,
     plumbing::StateFile,
     region,
@@ -18,6 +18,7 @@ use forkyard_types::ByteCount;
 use futures::{FutureExt as _, future::BoxFuture};
 use qapi::qmp;
 use std::{
+    num::NonZeroU8,
     path::{Path, PathBuf},
     sync::OnceLock,
 };
@@ -213,6 +214,10 @@ impl Machine for QemuMachine {
             })
             .await?;
         state_out.take()
+    }
+
+    async fn add_vcpus(&self, total: NonZeroU8) -> Result<(), VmmError> {
+        growth::add_vcpus(&self.link, total).await
     }
 
     async fn ram(&self) -> Result<Region, VmmError> {

@@ -5,7 +5,7 @@ use crate::{
     QemuMachine, QemuShell, RootDisk, Shell, ShellSpec, Verdict, VmmError, argv, calls,
     cgroup::Parent,
     disk::Disk,
-    files,
+    files, growth,
     link::Link,
     plumbing::{Plumbing, StateFile},
     precedence,
@@ -170,6 +170,9 @@ impl Qemu {
             files: &files,
         })?;
         let state_out = StateFile::create_in(&room, machine.owner)?;
+        if !is_view {
+            growth::furnish(&room)?;
+        }
         let (out, err) = (plumbing.log.try_clone(), plumbing.log);
         let out = out.map_err(VmmError::io("share", machine.dir.join(files::LOG_PIPE)))?;
         let mut command = Command::new(&self.program);

@@ -83,6 +83,9 @@ pub struct MachineSpec {
     pub vcpus: NonZeroU8,
     /// Size of its memory: whole MiB.
     pub memory: ByteCount,
+    /// Memory that its guest found when it booted: all of it, unless the machine is made for a state
+    /// of one that had less.
+    pub booted: ByteCount,
     /// Accelerator.
     pub accel: Accel,
     /// Features of the CPU that it is not given, as the engine names them.

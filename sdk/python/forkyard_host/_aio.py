@@ -71,9 +71,18 @@ class AsyncForkyard:
         """Where a substrate's bytes are."""
         return dict(await self._end.ask(_calls.substrate(name)))
 
-    async def activate(self, substrate: str, count: int = 1, *, name: str | None = None, **more: Any) -> list[AsyncVm]:
+    async def activate(
+        self,
+        substrate: str,
+        count: int = 1,
+        *,
+        name: str | None = None,
+        memory: int | None = None,
+        vcpus: int | None = None,
+        **more: Any,
+    ) -> list[AsyncVm]:
         """Make VMs of a substrate; see Forkyard.activate."""
-        answer = await self._end.ask(_calls.activate(substrate, count, name, more))
+        answer = await self._end.ask(_calls.activate(substrate, count, name, (memory, vcpus), more))
         made, failed = activated(answer, lambda view: AsyncVm(self._end, view))
         if failed:
             for vm in made:
@@ -82,10 +91,16 @@ class AsyncForkyard:
         return made
 
     async def keep_standby(
-        self, substrate: str, count: int | None = None, *, memory_mib: int = 1024
+        self,
+        substrate: str,
+        count: int | None = None,
+        *,
+        memory_mib: int = 1024,
+        vm_memory: int | None = None,
+        vm_vcpus: int | None = None,
     ) -> dict[str, Any]:
         """Keep VMs of a substrate ready; see Forkyard.keep_standby."""
-        return dict(await self._end.ask(_calls.keep_standby(substrate, count, memory_mib)))
+        return dict(await self._end.ask(_calls.keep_standby(substrate, count, memory_mib, (vm_memory, vm_vcpus))))
 
     async def remove_substrate(self, name: str) -> None:
         """Remove a substrate that nothing lies over."""

@@ -89,14 +89,22 @@ def substrate(name: str) -> Call:
     return Call("GET", of_substrate(name))
 
 
-def activate(name: str, count: int, vm: str | None, more: Mapping[str, Any]) -> Call:
-    """Makes VMs of a substrate."""
-    return Call("POST", of_substrate(name, "activate"), {"count": count, "name": vm, **more})
+def activate(
+    name: str, count: int, vm: str | None, size: tuple[int | None, int | None], more: Mapping[str, Any]
+) -> Call:
+    """Makes VMs of a substrate, of this memory and so many vCPUs."""
+    memory, vcpus = size
+    words = {"count": count, "name": vm, "memory": memory, "vcpus": vcpus, **more}
+    return Call("POST", of_substrate(name, "activate"), words)
 
 
-def keep_standby(name: str, count: int | None, memory_mib: int) -> Call:
-    """Keeps VMs of a substrate ready."""
-    return Call("POST", of_substrate(name, "standby"), {"count": count, "memory_mib": memory_mib})
+def keep_standby(
+    name: str, count: int | None, memory_mib: int, size: tuple[int | None, int | None]
+) -> Call:
+    """Keeps VMs of a substrate ready, of this memory and so many vCPUs."""
+    memory, vcpus = size
+    words = {"count": count, "memory_mib": memory_mib, "vm_memory": memory, "vm_vcpus": vcpus}
+    return Call("POST", of_substrate(name, "standby"), words)
 
 
 def remove_substrate(name: str) -> Call:

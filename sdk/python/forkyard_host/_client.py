@@ -98,13 +98,22 @@ class Forkyard:
         """Where a substrate's bytes are; ForkyardError of kind not_found if there is none."""
         return dict(self._end.ask(_calls.substrate(name)))
 
-    def activate(self, substrate: str, count: int = 1, *, name: str | None = None, **more: Any) -> list[Vm]:
+    def activate(
+        self,
+        substrate: str,
+        count: int = 1,
+        *,
+        name: str | None = None,
+        memory: int | None = None,
+        vcpus: int | None = None,
+        **more: Any,
+    ) -> list[Vm]:
         """Make VMs of a substrate, each with a family and a network of its own.
 
-        `name`: of the VM, or the beginning of the names of several. `more`: other fields of the
-        API's request, such as network. ForkyardError if one was not made; the others are removed.
+        `name`: of the VM, or the beginning of the names of several. `memory`, in bytes, and `vcpus`:
+        of each; without them as was docked. `more`: other fields of the API's request, such as network. ForkyardError if one was not made; the others are removed.
         """
-        answer = self._end.ask(_calls.activate(substrate, count, name, more))
+        answer = self._end.ask(_calls.activate(substrate, count, name, (memory, vcpus), more))
         made, failed = activated(answer, lambda view: Vm(self._end, view))
         if failed:
             for vm in made:
@@ -112,13 +121,22 @@ class Forkyard:
             raise failed[0]
         return made
 
-    def keep_standby(self, substrate: str, count: int | None = None, *, memory_mib: int = 1024) -> dict[str, Any]:
+    def keep_standby(
+        self,
+        substrate: str,
+        count: int | None = None,
+        *,
+        memory_mib: int = 1024,
+        vm_memory: int | None = None,
+        vm_vcpus: int | None = None,
+    ) -> dict[str, Any]:
         """Keep VMs of a substrate ready, which `activate` takes; returns the substrate.
 
         `count`: so many, 0 for none any more; without it as many as recent demand asks for.
-        `memory_mib`: what they may take together of the host's memory.
+        `memory_mib`: what they may take together of the host's memory. `vm_memory`, in bytes, and
+        `vm_vcpus`: the size of each, as of `activate`; each size is kept beside the others.
         """
-        return dict(self._end.ask(_calls.keep_standby(substrate, count, memory_mib)))
+        return dict(self._end.ask(_calls.keep_standby(substrate, count, memory_mib, (vm_memory, vm_vcpus))))
 
     def remove_substrate(self, name: str) -> None:
         """Remove a substrate that nothing lies over."""

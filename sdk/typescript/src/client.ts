@@ -126,15 +126,17 @@ export class Forkyard {
 
   /**
    * Keeps VMs of a substrate ready, which `activate` takes: so many, none any more if 0, or as many as recent
-   * demand asks for if `count` is null. `memoryMib`: what they may take together of the host's memory.
+   * demand asks for if `count` is null. `memoryMib`: what they may take together of the host's
+   * memory. `vmMemory`, in bytes, and `vmVcpus`: the size of each, as of `activate`; each size is kept beside the others.
    */
   async keepStandby(
     substrate: string,
     count: number | null = null,
-    options: CallOptions & { memoryMib?: number } = {},
+    options: CallOptions & { memoryMib?: number; vmMemory?: number; vmVcpus?: number } = {},
   ): Promise<SubstrateView> {
-    const { memoryMib, ...how } = options;
-    const words = { path: { name: substrate }, body: { count, memory_mib: memoryMib ?? 1024 } };
+    const { memoryMib, vmMemory, vmVcpus, ...how } = options;
+    const body = { count, memory_mib: memoryMib ?? 1024, vm_memory: vmMemory, vm_vcpus: vmVcpus };
+    const words = { path: { name: substrate }, body };
     return await call(this.#endpoint, "post", "/v1/substrates/{name}/standby", words, how);
   }
 

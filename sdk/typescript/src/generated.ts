@@ -1584,11 +1584,22 @@ export interface components {
              * @description Most clones of each one's family that may be alive at once; no limit if absent.
              */
             max_clones?: number | null;
+            /**
+             * Format: int64
+             * @description Memory of each in bytes, what was docked and whole blocks of 128 MiB more; as it was docked if
+             *     absent.
+             */
+            memory?: number;
             name?: components["schemas"]["VmName"] | null;
             /** @description Rights of each of them and its clones on the network. */
             network?: components["schemas"]["NetworkPolicy"];
             /** @description Paths in the guest that no clone inherits, unless a fork says so. */
             secrets?: string[];
+            /**
+             * Format: int32
+             * @description vCPUs of each; as many as were docked if absent.
+             */
+            vcpus?: number | null;
             /**
              * Format: int32
              * @description Clones to keep warm of each.
@@ -2396,6 +2407,8 @@ export interface components {
         HandoutMachine: {
             /** @description Accelerator: `kvm` or `tcg`. */
             accel: string;
+            /** @description Memory that its guest found when it booted. */
+            booted: components["schemas"]["ByteCount"];
             cpu?: components["schemas"]["GuestCpu"] | null;
             /**
              * Format: int32
@@ -3764,6 +3777,17 @@ export interface components {
              * @description MiB of the host's memory that they may take together.
              */
             memory_mib?: number;
+            /**
+             * Format: int64
+             * @description Memory of each VM in bytes, as `activate` takes it; as it was docked if absent.
+             */
+            vm_memory?: number;
+            /**
+             * Format: int32
+             * @description vCPUs of each VM; as many as were docked if absent. VMs of each size are kept beside those of
+             *     others. With a count of 0, and no size, none is kept of any.
+             */
+            vm_vcpus?: number | null;
         };
         /** @description VMs of a substrate that are kept ready. */
         StandbyView: {
@@ -3781,6 +3805,8 @@ export interface components {
             hits: number;
             /** @description Memory that they may take together. */
             limit: components["schemas"]["ByteCount"];
+            /** @description Memory of each of them. */
+            memory?: components["schemas"]["ByteCount"];
             /**
              * Format: int64
              * @description VMs that were wanted while none was ready.
@@ -3793,6 +3819,11 @@ export interface components {
              * @description Number that is ready.
              */
             ready: number;
+            /**
+             * Format: int32
+             * @description vCPUs of each of them.
+             */
+            vcpus?: number;
             /**
              * Format: int32
              * @description Number that is to be ready now, within the limit and what the host has left.
@@ -3828,6 +3859,8 @@ export interface components {
         SubstrateInspect: {
             guest?: components["schemas"]["SubstrateGuest"] | null;
             parts?: components["schemas"]["SubstrateParts"] | null;
+            /** @description Sizes that VMs of it can be given. */
+            sizes?: components["schemas"]["SubstrateSizes"];
             /** @description The substrate. */
             substrate: components["schemas"]["SubstrateView"];
         };
@@ -3862,6 +3895,20 @@ export interface components {
             /** @description Memory of the VM. */
             memory: components["schemas"]["SubstratePart"];
         };
+        /** @description Sizes that VMs of a substrate can be given. */
+        SubstrateSizes: {
+            /** @description Unit by which memory grows. */
+            block: components["schemas"]["ByteCount"];
+            /** @description Memory that its guest found when it booted. */
+            booted: components["schemas"]["ByteCount"];
+            /** @description Most memory of a VM of it. */
+            most_memory: components["schemas"]["ByteCount"];
+            /**
+             * Format: int32
+             * @description Most vCPUs of a VM of it.
+             */
+            most_vcpus: number;
+        };
         /** @description A substrate. */
         SubstrateView: {
             /** @description Kept by the host itself: the first boot of an image, which `run` is woken from. */
@@ -3888,6 +3935,8 @@ export interface components {
             /** @description Bytes that it takes on disk, guest image below it apart. */
             size: components["schemas"]["ByteCount"];
             standby?: components["schemas"]["StandbyView"] | null;
+            /** @description Those that are kept ready in other sizes, by size. */
+            standby_larger?: components["schemas"]["StandbyView"][];
             /**
              * Format: int32
              * @description Number of vCPUs of the VMs made of it.
@@ -4128,6 +4177,11 @@ export interface components {
         VmId: string;
         /** @description `GET /v1/vms/{id}/inspect`: where a VM's bytes are. */
         VmInspect: {
+            /**
+             * @description Memory that its guest, or the first of its ancestors, found when it booted: what it has more was
+             *     added when it was woken.
+             */
+            booted?: components["schemas"]["ByteCount"];
             /** @description Disk slices, its own first, then what they lie over. */
             disk: components["schemas"]["DiskSlice"][];
             /** @description Reports of its own forks, the newest last. */
@@ -4566,6 +4620,7 @@ export type SubstrateKey = components['schemas']['SubstrateKey'];
 export type SubstrateKind = components['schemas']['SubstrateKind'];
 export type SubstratePart = components['schemas']['SubstratePart'];
 export type SubstrateParts = components['schemas']['SubstrateParts'];
+export type SubstrateSizes = components['schemas']['SubstrateSizes'];
 export type SubstrateView = components['schemas']['SubstrateView'];
 export type Terms = components['schemas']['Terms'];
 export type TicketChanged = components['schemas']['TicketChanged'];

@@ -11,6 +11,7 @@ mod cpus;
 pub mod etc;
 mod files;
 pub mod generators;
+mod growth;
 pub mod network;
 mod routes;
 pub mod secrets;
@@ -47,6 +48,7 @@ pub fn apply(identify: &Identify, userland: &Userland) -> Applied {
         identity,
         cloned,
         scrub,
+        growth,
     } = identify;
     let mut applied = Applied::default();
     // Randomness before anything that might draw on it.
@@ -74,6 +76,9 @@ pub fn apply(identify: &Identify, userland: &Userland) -> Applied {
         applied
             .notes
             .extend(cpus::set_online(Path::new(cpus::CPUS), granted).err());
+    }
+    if let Some(growth) = growth {
+        applied.take(growth::take(*growth));
     }
     applied.take(tell_programs(identity, *cloned));
     applied

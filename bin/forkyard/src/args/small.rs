@@ -2,7 +2,7 @@
 
 use crate::commands::{copy::End, exec};
 use clap::Args as ClapArgs;
-use forkyard_types::VmName;
+use forkyard_types::{ByteCount, VmName};
 
 /// `checkpoint`
 #[derive(Debug, ClapArgs)]
@@ -70,4 +70,17 @@ pub struct Logs {
     /// Go on with what it says from now on, until the VM ends.
     #[arg(long, short)]
     pub follow: bool,
+}
+
+/// Reads a size of memory: MiB, or with a unit.
+pub fn memory(word: &str) -> Result<ByteCount, String> {
+    let (digits, shift) = match word.strip_suffix(['G', 'g']) {
+        Some(digits) => (digits, 30),
+        None => (word.strip_suffix(['M', 'm']).unwrap_or(word), 20),
+    };
+    let count = digits.parse::<u64>().ok();
+    let bytes = count.and_then(|count| count.checked_mul(1 << shift));
+    bytes
+        .map(ByteCount)
+        .ok_or_else(|| format!("{word:?} is no size: wanted MiB, or 512M, or 1G"))
 }

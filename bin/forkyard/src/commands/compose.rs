@@ -333,10 +333,16 @@ impl Upping<'_> {
                 };
                 self.client.post("/v1/vms", &request).await
             }
-            Of::Substrate(substrate) => {
+            Of::Substrate {
+                substrate,
+                memory,
+                vcpus,
+            } => {
                 let request = ActivateRequest {
                     count: 1,
                     name: Some(member.vm.clone()),
+                    memory: memory.and_then(ByteCount::from_mib),
+                    vcpus: *vcpus,
                     network,
                     max_clones: None,
                     secrets: Vec::new(),

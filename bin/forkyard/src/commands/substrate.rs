@@ -2,7 +2,7 @@
 
 use super::{removal::remove, vms::PARTLY};
 use crate::{
-    args::{Format, Network, Run},
+    args::{self, Format, Network, Run},
     output,
 };
 use clap::{Args, Subcommand, ValueEnum};
@@ -34,12 +34,12 @@ pub enum Substrate {
     },
     /// Make VMs of a substrate, each with a family and a network of its own.
     #[command(
-        after_help = "Examples:\n  forkyard substrate activate base --count 3\n  forkyard substrate activate apache --as web --net nat --publish 8080:80"
+        after_help = "Examples:\n  forkyard substrate activate base --count 3\n  forkyard substrate activate apache --as web --net nat --publish 8080:80\n  forkyard substrate activate base --memory 1G --vcpus 2"
     )]
     Activate(Activate),
     /// Keep VMs of a substrate ready, so that `activate` and `run --from` take one at once.
     #[command(
-        after_help = "Examples:\n  forkyard substrate standby base --count auto --memory 2048\n  forkyard substrate standby base --count 4\n  forkyard substrate standby base --count 0"
+        after_help = "Examples:\n  forkyard substrate standby base --count auto --memory 2048\n  forkyard substrate standby base --count 4\n  forkyard substrate standby base --count 2 --vm-memory 1G --vm-vcpus 2\n  forkyard substrate standby base --count 0"
     )]
     Standby {
         /// Name of the substrate.
@@ -50,6 +50,12 @@ pub enum Substrate {
         /// MiB of the host's memory that they may take together.
         #[arg(long, value_name = "MIB", default_value_t = 1024)]
         memory: u64,
+        /// Memory of each, as of `activate`. Those of one size are kept beside those of others.
+        #[arg(long, value_name = "SIZE", value_parser = args::memory)]
+        vm_memory: Option<ByteCount>,
+        /// vCPUs of each, likewise.
+        #[arg(long, value_name = "N")]
+        vm_vcpus: Option<u8>,
     },
     /// Put a substrate into a folder of the host, for other hosts.
     #[command(after_help = "Example: forkyard substrate push apache /mnt/store")]
@@ -148,6 +154,13 @@ pub struct Activate {
     /// VMs wanted.
     #[arg(long, short = 'n', default_value_t = 1)]
     pub count: u16,
+    /// Memory of each, in MiB unless a unit is said (512M, 1G); as was docked if absent. It grows by blocks of 128 MiB:
+    /// `substrate inspect` says how far.
+    #[arg(long, value_name = "SIZE", value_parser = args::memory)]
+    pub memory: Option<ByteCount>,
+    /// vCPUs of each; as many as were docked if absent.
+    #[arg(long)]
+    pub vcpus: Option<u8>,
     /// Name of the VM, or the beginning of the names of several; the substrate's if absent.
     #[arg(long = "as", value_name = "NAME")]
     pub names: Option<VmName>,
@@ -186,6 +199,8 @@ pub async fn substrate(
             name,
             count,
             memory,
+            vm_memory,
+            vm_vcpus,
         } => {
             let request = StandbyRequest {
                 count: match count {
@@ -193,13 +208,21 @@ pub async fn substrate(
                     Count::Fixed(count) => Some(count),
                 },
                 memory_mib: memory,
+                vm_memory,
+                vm_vcpus,
             };
             let to = format!("{}/standby", path(&name));
             let kept: SubstrateView = client.post(&to, &request).await?;
-            match (format, &kept.standby) {
-                (Format::Json, _) => output::json(&kept)?,
-                (Format::Text, Some(standby)) => say!("{name}: {}", standing_by(standby)),
-                (Format::Text, None) => say!("{name}: none is kept ready"),
+            match format {
+                Format::Json => output::json(&kept)?,
+                Format::Text if kept.standby.is_none() && kept.standby_larger.is_empty() => {
+                    say!("{name}: none is kept ready");
+                }
+                Format::Text => {
+                    for standby in kept.standby.iter().chain(&kept.standby_larger) {
+                        say!("{name}: {}", standing_by(standby));
+                    }
+                }
             }
             Ok(ExitCode::SUCCESS)
         }
@@ -320,7 +343,15 @@ async fn inspect(client: &Client, format: Format, name: &VmName) -> anyhow::Resu
     for vm in &seen.substrate.vms {
         say!("vm       {vm}");
     }
-    if let Some(standby) = &seen.substrate.standby {
+    let sizes = &seen.sizes;
+    say!(
+        "sizes    memory to {} by {}, vCPUs to {}",
+        sizes.most_memory,
+        sizes.block,
+        sizes.most_vcpus
+    );
+    let substrate = &seen.substrate;
+    for standby in substrate.standby.iter().chain(&substrate.standby_larger) {
         say!("standby  {}", standing_by(standby));
         if let Some(problem) = &standby.problem {
             say!("standby  none made: {problem}");
@@ -364,8 +395,8 @@ fn standing_by(it: &StandbyView) -> String {
         Some(count) => format!("of {count}"),
     };
     format!(
-        "{} of {} ready ({wanted}, within {}), {} each; taken {}, missed {}",
-        it.ready, it.wanted, it.limit, it.each, it.hits, it.misses
+        "{} of {} ready ({wanted}, within {}), {} each; taken {}, missed {}; {} and {} vCPUs",
+        it.ready, it.wanted, it.limit, it.each, it.hits, it.misses, it.memory, it.vcpus
     )
 }
 
@@ -373,6 +404,8 @@ async fn activate(client: &Client, format: Format, wanted: Activate) -> anyhow::
     let request = ActivateRequest {
         count: wanted.count,
         name: wanted.names,
+        memory: wanted.memory,
+        vcpus: wanted.vcpus,
         network: wanted.network.policy(),
         max_clones: wanted.max_clones,
         secrets: wanted.secrets,
@@ -398,6 +431,8 @@ pub async fn run_from(
     let request = ActivateRequest {
         count: 1,
         name: run.name,
+        memory: run.memory,
+        vcpus: run.vcpus,
         network: run.network.policy(),
         max_clones: run.max_clones,
         secrets: run.secrets,

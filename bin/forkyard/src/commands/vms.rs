@@ -9,8 +9,8 @@ use anyhow::Context;
 use clap::Args;
 use forkyard_client::{Client, ClientError, of_vm};
 use forkyard_types::{
-    ByteCount, CheckpointRequest, CloneResult, ErrorKind, ForkMode, ForkRequest, ForkResponse,
-    ForkStarted, Labels, ListedVm, RequestId, RunRequest, VmInspect, VmView,
+    CheckpointRequest, CloneResult, ErrorKind, ForkMode, ForkRequest, ForkResponse, ForkStarted,
+    Labels, ListedVm, RequestId, RunRequest, VmInspect, VmView,
 };
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -112,8 +112,8 @@ pub async fn run(client: &Client, format: Format, run: Run) -> anyhow::Result<Ex
     let request = RunRequest {
         image: run.image.unwrap_or_default(),
         name: run.name,
-        vcpus: run.vcpus,
-        memory: Some(ByteCount::from_mib(run.memory).unwrap_or(ByteCount(u64::MAX))),
+        vcpus: run.vcpus.unwrap_or(1),
+        memory: run.memory,
         memory_mib: None,
         warm: run.warm,
         kernel,
@@ -318,6 +318,13 @@ pub async fn inspect(client: &Client, format: Format, vm: &str) -> anyhow::Resul
         say!("failure  {why}");
     }
     output::life(&seen.vm);
+    if seen.booted < seen.vm.memory && seen.booted.0 > 0 {
+        say!(
+            "grown    from {}, which its guest booted with, to {}",
+            seen.booted,
+            seen.vm.memory
+        );
+    }
     say!("private  {}", seen.private_pages);
     for slice in &seen.disk {
         say!("disk     {} ({})", slice.path, slice.allocated);

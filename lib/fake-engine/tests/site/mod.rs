@@ -108,6 +108,7 @@ impl Site {
             owner: self.owner,
             vcpus: NonZeroU8::MIN,
             memory: MEMORY,
+            booted: MEMORY,
             accel: Accel::Tcg,
             withheld: Vec::new(),
             disk: Some(RootDisk::Slice(disk.to_owned())),

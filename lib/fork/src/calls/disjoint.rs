@@ -45,14 +45,18 @@ impl Disjoint {
 
 /// Marks page frames of a VM's guest, for its forks from now on.
 pub(super) fn mark(vm: &Vm, frames: &[Frames]) -> Result<Answer, HostError> {
-    let pages = pages(vm.record().memory, frames)?;
+    let record = vm.record();
+    let pages = pages((record.booted, record.memory), frames)?;
     lock(&vm.attached::<Mutex<Disjoint>>()).mark(pages);
     Ok(Answer::Marked)
 }
 
 /// The pages of a memory of so many bytes that these frames are. None are
 /// taken if one is none of it.
-fn pages(memory: ByteCount, frames: &[Frames]) -> Result<Vec<Range<u64>>, HostError> {
+fn pages(
+    (booted, memory): (ByteCount, ByteCount),
+    frames: &[Frames],
+) -> Result<Vec<Range<u64>>, HostError> {
     if frames.len() > MOST_FRAMES {
         let many = frames.len();
         return Err(HostError::Invalid(format!(
@@ -60,7 +64,7 @@ fn pages(memory: ByteCount, frames: &[Frames]) -> Result<Vec<Range<u64>>, HostEr
         )));
     }
     let page = |frames: &Frames| {
-        let first = page_of_frames(memory, frames.first, PageCount(frames.count));
+        let first = page_of_frames(booted, memory, frames.first, PageCount(frames.count));
         let first = first.ok_or_else(|| HostError::Invalid(format!("{frames:?} are no memory")))?;
         Ok(first.0..first.0 + frames.count)
     };
@@ -93,13 +97,13 @@ mod tests {
             vec![frames(3, 0)],
             [scattered(0), vec![frames(1, 1)]].concat(),
         ] {
-            let error = pages(MEMORY, &refused).expect_err("refused");
+            let error = pages((MEMORY, MEMORY), &refused).expect_err("refused");
             assert!(matches!(error, HostError::Invalid(_)), "{error:?}");
         }
-        let all = pages(MEMORY, &[frames(0, PAGES)]).expect("its memory");
+        let all = pages((MEMORY, MEMORY), &[frames(0, PAGES)]).expect("its memory");
         assert_eq!(all, vec![0..PAGES; 1]);
         assert_eq!(
-            pages(MEMORY, &scattered(0)).expect("few").len(),
+            pages((MEMORY, MEMORY), &scattered(0)).expect("few").len(),
             MOST_FRAMES
         );
     }
@@ -114,7 +118,7 @@ mod tests {
             pages: PageCount(pages),
         };
         assert_eq!(disjoint.runs(), [run(3, 3), run(7, 5)]);
-        let many = pages(MEMORY, &scattered(20)).expect("few");
+        let many = pages((MEMORY, MEMORY), &scattered(20)).expect("few");
         disjoint.mark(many.clone());
         assert_eq!(disjoint.0, many, "with the two it would be too much");
         // The same again, all of memory again and again: no more of it.

@@ -199,7 +199,10 @@ impl Host {
             self.store.put_vm(&record)?;
             let commands: Vec<_> = land.commands.iter().copied().map(Session).collect();
             let commands = guest.take_over(&commands);
-            let machine = shell.load(&devices).instrument(debug_span!("load")).await?;
+            let machine = shell
+                .load(&devices, None)
+                .instrument(debug_span!("load"))
+                .await?;
             let body = Arc::new(Body::new(machine, guest.clone()));
             let life = Life::Starting {
                 body: Some(body.clone()),

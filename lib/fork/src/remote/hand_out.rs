@@ -191,6 +191,7 @@ impl Host {
                 vcpus: of.vcpus,
                 granted: of.granted,
                 memory: of.memory,
+                booted: of.booted,
                 accel: of.accel.clone(),
                 page_reporting: self.options.page_reporting,
                 cpu: Some(self.cpu_of(&of.accel, of.cpu.as_ref())?),

@@ -22,7 +22,7 @@ use forkyard_types::{
     PeerForkResponse, PeerTicket, RemotePages, VmPart, VmView,
 };
 use forkyard_vm::UnderWay;
-use forkyard_vmm::Accel;
+use forkyard_vmm::{Accel, check_memory};
 use std::{
     collections::BTreeSet,
     fs,
@@ -229,8 +229,9 @@ impl Host {
             && handout.disk.is_none_or(|disk| {
                 (1..=MOST_PAGES.0).contains(&disk.pages.0) && disk.image != handout.memory.image
             });
+        let grown = check_memory(machine.booted, machine.booted, machine.memory).is_ok();
         let (vcpus, mib) = (machine.vcpus, machine.memory.0 >> 20);
-        if !sized || !VCPUS.contains(&vcpus) || !MEMORY_MIB.contains(&mib) {
+        if !sized || !grown || !VCPUS.contains(&vcpus) || !MEMORY_MIB.contains(&mib) {
             return refuse("its descriptor makes no machine".into());
         }
         let accel = accel_of(&machine.accel);
@@ -407,7 +408,10 @@ pub(crate) fn received(handout: &Handout, devices: Vec<u8>) -> Result<Snapshot, 
                 granted: machine.granted,
                 image: machine.image.clone(),
                 vcpus: machine.vcpus,
+                saved_vcpus: machine.vcpus,
                 memory: machine.memory,
+                booted: machine.booted,
+                growth: None,
                 accel: machine.accel.clone(),
                 cpu: machine.cpu.clone().filter(|_| machine.is_baseline),
                 secrets: parent.secrets.clone(),

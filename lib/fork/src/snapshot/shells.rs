@@ -7,13 +7,16 @@ use crate::{
     fork::{Wanted, assign},
 };
 use forkyard_disk::copy_template;
-use forkyard_guestlink::{CallId, Guest, Request};
+use forkyard_guestlink::{CallId, Growth, Guest, Request};
 use forkyard_network::Link;
 use forkyard_store::VmRecord;
 use forkyard_types::VmId;
-use forkyard_vmm::{Machine, Shell, ShellSpec, VmmError, files};
+use forkyard_vmm::{Machine, MachineSpec, Shell, ShellSpec, VmmError, files};
 use futures::{StreamExt, stream};
-use std::path::{Path, PathBuf};
+use std::{
+    num::NonZeroU8,
+    path::{Path, PathBuf},
+};
 use tokio::sync::mpsc;
 
 /// Shells started at once: QEMU starts are short and CPU-bound.
@@ -39,11 +42,21 @@ pub(crate) enum Vessel {
 }
 
 impl Vessel {
-    /// Has its guest run; a shell takes the state first. If that fails it has ended, or is ended
-    /// with its record.
-    pub async fn load(self, devices: &[u8]) -> Result<Box<dyn Machine>, VmmError> {
+    /// Has its guest run; a shell takes the state first, and the vCPUs that are to be added. If that
+    /// fails it has ended, or is ended with its record.
+    pub async fn load(
+        self,
+        devices: &[u8],
+        growth: Option<Growth>,
+    ) -> Result<Box<dyn Machine>, VmmError> {
         match self {
-            Self::Shell(shell) => shell.load(devices).await,
+            Self::Shell(shell) => {
+                let machine = shell.load(devices).await?;
+                if let Some(total) = growth.and_then(|growth| NonZeroU8::new(growth.vcpus)) {
+                    machine.add_vcpus(total).await?;
+                }
+                Ok(machine)
+            }
             Self::Woken(machine) => {
                 machine.cont().await?;
                 Ok(machine)
@@ -164,7 +177,10 @@ impl Host {
         self.begin_branches(&mut record).await?;
         let mac = layout.of.network.founder().mac;
         let spec = ShellSpec {
-            machine: self.machine_spec(&record, mac).await?,
+            machine: MachineSpec {
+                vcpus: NonZeroU8::new(layout.of.saved_vcpus).unwrap_or(NonZeroU8::MIN),
+                ..self.machine_spec(&record, mac).await?
+            },
             memory_file: self.folders.page_image(layout.memory),
         };
         let shell = self.engine.shell(spec).await?;

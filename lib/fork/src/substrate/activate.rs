@@ -1,28 +1,25 @@
 //! Activation: a substrate becomes VMs, each the founder of a family of its own.
 
-use super::{DEVICES, Substrate, SubstrateError, standby::Standby};
+use super::{Substrate, open::Opened, sizes::Size, standby::Standby};
 use crate::{
     Host, HostError,
-    blocking::blocking,
     clone::{Asked, Origin},
     fork::{Wanted, assign, micros},
     network_of,
     quota::Places,
     remote::Far,
-    snapshot::{Assigned, Disk, Layout, Original, Snapshot, WarmShell},
+    snapshot::{Assigned, Layout, Snapshot, WarmShell},
     terms::NewTerms,
 };
-use forkyard_guestlink::VERSION;
 use forkyard_network::Subnet;
 use forkyard_store::FamilyRecord;
 use forkyard_substrate::access::Act;
 use forkyard_types::{
     ActivateRequest, ActivateResponse, CloneResult, EventVm, ForkId, ForkMode, ForkReport, Member,
-    NetworkPolicy, SubstrateParts, VmId, VmName, VmView,
+    NetworkPolicy, VmName, VmView,
 };
-use forkyard_vm::UnderWay;
 use futures::{StreamExt as _, stream};
-use std::{collections::BTreeSet, fs, net::Ipv4Addr, path::PathBuf, time::Instant};
+use std::{net::Ipv4Addr, path::PathBuf, time::Instant};
 use tracing::instrument;
 
 /// VMs made at once: starts of QEMU are short and bound by processors.
@@ -37,17 +34,12 @@ struct Source<'a> {
     begun: Instant,
 }
 
-/// A substrate that the pager serves, made by the program that runs here.
-pub(super) struct Opened<'a> {
-    pub substrate: &'a Substrate,
-    parts: &'a SubstrateParts,
-    pub devices: Vec<u8>,
-}
-
 /// Properties wanted of the VMs of one activation.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Founders {
     pub count: u16,
+    /// Size of each; none: that of the VM that was docked.
+    pub size: Option<Size>,
     /// Name of one, or the beginning of the names of several.
     pub name: Option<VmName>,
     pub network: NetworkPolicy,
@@ -88,6 +80,7 @@ impl Host {
         let substrate = self.substrate(name, Act::Open, asker)?;
         let founders = Founders {
             count: request.count,
+            size: Some(substrate.size(request.memory, request.vcpus)?),
             name: request.name,
             network: request.network,
             max_clones: request.max_clones,
@@ -109,46 +102,6 @@ impl Host {
         Ok(answer)
     }
 
-    /// Has the pager serve a substrate, and reads what a VM of it is made of.
-    pub(super) async fn open_substrate<'a>(
-        &self,
-        substrate: &'a Substrate,
-    ) -> Result<Opened<'a>, HostError> {
-        let here = self.engine_version().await?;
-        let entry = &substrate.entry;
-        if !entry.engine.is_empty() && entry.engine != here {
-            return Err(SubstrateError::OtherEngine {
-                name: substrate.name.clone(),
-                of: entry.engine.clone(),
-                here,
-            }
-            .into());
-        }
-        if let Some(agent) = entry.agent
-            && agent != VERSION
-        {
-            let name = substrate.name.clone();
-            return Err(SubstrateError::OtherAgent { name, agent }.into());
-        }
-        let parts = substrate.parts()?;
-        let folder = self.folders.substrate(parts.memory.image);
-        let images = [parts.memory.image, parts.disk.image].map(|it| self.folders.page_image(it));
-        let (devices, served) = blocking(move || {
-            let path = folder.join(DEVICES);
-            let devices = fs::read(&path).map_err(HostError::io("read", &path))?;
-            Ok::<_, HostError>((devices, images.iter().all(|image| image.exists())))
-        })
-        .await?;
-        if !served {
-            self.serve_parts(parts).await?;
-        }
-        Ok(Opened {
-            substrate,
-            parts,
-            devices,
-        })
-    }
-
     /// Makes VMs of a substrate. Not cancel-safe.
     pub(super) async fn activate_as(
         &self,
@@ -157,14 +110,15 @@ impl Host {
     ) -> Result<ActivateResponse, HostError> {
         let begun = Instant::now();
         let _under_way = self.forks.begin().ok_or(HostError::Closing)?;
-        let of = self.open_substrate(substrate).await?;
+        let size = founders.size.unwrap_or_else(|| substrate.docked());
+        let of = self.open_substrate(substrate, size).await?;
         self.note_use(substrate)?;
         let source = Source {
             of,
             founders,
             begun,
         };
-        let names = self.names_for(&source)?;
+        let (names, _promised) = self.names_for(substrate, founders)?;
         let made: Vec<_> = stream::iter(names)
             .map(|name| self.activate_one(&source, name))
             .buffered(AT_ONCE)
@@ -188,28 +142,6 @@ impl Host {
         Ok(answer)
     }
 
-    /// Names that no VM has: the one wanted, or as many as are wanted that begin with it.
-    fn names_for(&self, source: &Source<'_>) -> Result<Vec<VmName>, HostError> {
-        let wanted = &source.founders.name;
-        if let (Some(name), 1) = (wanted, source.founders.count) {
-            return Ok(vec![name.clone()]);
-        }
-        let all = self.registry().all();
-        let taken: BTreeSet<String> = all.iter().map(|vm| vm.name().to_string()).collect();
-        let stem = wanted
-            .as_ref()
-            .unwrap_or(&source.of.substrate.name)
-            .as_str();
-        let stem = stem.get(..stem.len().min(VmName::MAX - 6)).unwrap_or(stem);
-        let names = (1u32..).map(|number| format!("{stem}-{number}"));
-        let free = names.filter(|name| !taken.contains(name));
-        let chosen = free.take(source.founders.count.into());
-        let no_name = |name: String| HostError::Invalid(format!("{name} is no name: give one"));
-        chosen
-            .map(|name| name.parse().map_err(|_| no_name(name)))
-            .collect()
-    }
-
     async fn activate_one(
         &self,
         source: &Source<'_>,
@@ -221,7 +153,7 @@ impl Host {
         }
         // A name that is taken is refused below, and costs none.
         let is_free = self.registry().find(name.as_str()).is_err();
-        if is_free && let Some(standby) = self.take_standby(&source.of.substrate.name).await {
+        if is_free && let Some(standby) = self.take_standby(&source.of.shelf()).await {
             match self.found_from_standby(source, standby, name.clone()).await {
                 Ok(made) => return Ok(made),
                 // As without one: what is wrong with the request is said there.
@@ -418,44 +350,4 @@ impl Host {
 fn ip_of(subnet: Subnet, member: Member) -> Ipv4Addr {
     let address = subnet.address(member);
     address.unwrap_or_else(|| subnet.founder()).ip
-}
-
-impl Opened<'_> {
-    /// Layers that shells of one VM are made over.
-    pub(super) fn layout(
-        &self,
-        family: &FamilyRecord,
-        name: VmName,
-        network: Subnet,
-        founders: &Founders,
-    ) -> Layout {
-        let entry = &self.substrate.entry;
-        Layout {
-            of: Original {
-                // Of no VM: nothing is recorded of it.
-                id: VmId::random(),
-                name,
-                family: family.id,
-                network,
-                member: Member(0),
-                is_clone: false,
-                founds: true,
-                generation: 0,
-                granted: None,
-                image: entry.image.clone(),
-                vcpus: entry.vcpus,
-                memory: entry.memory,
-                accel: entry.accel.clone(),
-                cpu: None,
-                secrets: founders.secrets.clone(),
-                forks: UnderWay::default(),
-            },
-            memory: self.parts.memory.image,
-            disk: Disk::Slices {
-                slices: Vec::new(),
-                base: Some(self.parts.disk.image),
-            },
-            data: Vec::new(),
-        }
-    }
 }

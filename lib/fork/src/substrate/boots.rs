@@ -84,6 +84,7 @@ impl Host {
         let made_up = || made_up(&request.image, VmId::random());
         let founders = Founders {
             count: 1,
+            size: None,
             name: Some(request.name.clone().map_or_else(made_up, Ok)?),
             network: request.network.clone(),
             max_clones: request.max_clones,

@@ -3,7 +3,7 @@
 use super::{
     DEVICES, DISK, Entry, MEMORY, Substrate, SubstrateError,
     bundle::{Contents, Manifest, Signed, Way, make_new, put, read, take},
-    size,
+    size, sum_of,
 };
 use crate::{
     Host, HostError,
@@ -20,6 +20,7 @@ use forkyard_types::{
     ByteCount, PAGE_SIZE, PullRequest, PushRequest, SubstratePart, SubstrateParts, SubstrateView,
     VmName,
 };
+use forkyard_vmm::check_memory;
 use scopeguard::ScopeGuard;
 use std::{
     fs::{self, File},
@@ -200,6 +201,7 @@ impl Host {
         let brought = async {
             blocking(move || take(&source, &written, &facts, way)).await?;
             let counted = self.counted(&substrate.entry, &parts)?;
+            substrate.entry.devices_sum = Some(sum_of(&self.devices_of(&parts).await?));
             self.room_for(&counted).await?;
             self.serve_parts(&counted).await?;
             substrate.entry.parts = Some(counted);
@@ -221,6 +223,9 @@ impl Host {
         if !VCPUS.contains(&entry.vcpus)
             || !MEMORY_MIB.contains(&mib)
             || !entry.memory.is_page_aligned()
+            || entry
+                .booted
+                .is_some_and(|booted| check_memory(booted, booted, entry.memory).is_err())
         {
             return Err("it says nothing that makes a machine".into());
         }

@@ -1,6 +1,6 @@
 //! Docking: a running VM becomes a substrate.
 
-use super::{Entry, Leaving, Substrate, SubstrateError};
+use super::{Entry, Leaving, Substrate, SubstrateError, sum_of};
 use crate::{Host, HostError, blocking::blocking};
 use forkyard_guestlink::VERSION;
 use forkyard_guestlink::{Command, ExecOut, Stream};
@@ -75,12 +75,15 @@ impl Host {
                 image: record.image.clone(),
                 vcpus: record.vcpus,
                 memory: record.memory,
+                booted: Some(record.booted),
                 accel: record.accel.clone(),
+                cpu: Some(self.cpu_of(&record.accel, record.cpu.as_ref())?),
                 engine: self.engine_version().await?,
                 agent: Some(VERSION),
                 created: crate::now(),
                 used: 0,
                 parts: None,
+                devices_sum: None,
                 guest: None,
                 leaving: Some(leaving),
             },
@@ -169,6 +172,7 @@ impl Host {
         let record = taken.record();
         let packed = self.pack(&record, &substrate.entry, docked.record().memory_image);
         let parts = packed.instrument(debug_span!("pack")).await?;
+        substrate.entry.devices_sum = Some(sum_of(&self.devices_of(&parts).await?));
         let room = self.room_for(&parts).await;
         substrate.entry.parts = Some(parts);
         room?;

@@ -1,7 +1,9 @@
 //! Reasons why something could not be done with a substrate.
 
+use crate::HostError;
 use forkyard_substrate::{ListsError, access::Denied, sign::SignError};
 use forkyard_types::{ByteCount, ErrorKind, VmName};
+use forkyard_vmm::Ungrown;
 use std::path::PathBuf;
 
 /// Reason why something could not be done with a substrate.
@@ -52,6 +54,22 @@ pub enum SubstrateError {
         /// The program of this host.
         here: String,
     },
+    /// The guest has a CPU that this host's VMs have not.
+    #[error("substrate {name} was made on another CPU")]
+    OtherCpu {
+        /// The substrate.
+        name: VmName,
+        /// Difference between the two.
+        source: Box<HostError>,
+    },
+    /// A file of it is not what was docked.
+    #[error("substrate {name} is damaged: {path} is not as it was docked")]
+    Damaged {
+        /// The substrate.
+        name: VmName,
+        /// The file.
+        path: PathBuf,
+    },
     /// The agent in its memory is of another version.
     #[error(
         "the agent in the memory of substrate {name} speaks version {agent} of its messages, this daemon version {}",
@@ -62,6 +80,22 @@ pub enum SubstrateError {
         name: VmName,
         /// Version of the agent.
         agent: u16,
+    },
+    /// VMs of it cannot have that size.
+    #[error("VMs of substrate {name} cannot be so large or small")]
+    Size {
+        /// The substrate.
+        name: VmName,
+        /// The reason.
+        source: Ungrown,
+    },
+    /// The host has less memory than that.
+    #[error("a VM of {wanted} is larger than this host, which has {has} of memory")]
+    HostTooSmall {
+        /// Memory that is wanted.
+        wanted: ByteCount,
+        /// Memory that the host has.
+        has: ByteCount,
     },
     /// The host has no room for it.
     #[error("substrate pool is full: {short} more than its {limit} would be needed ({could_go})")]
@@ -123,13 +157,16 @@ impl SubstrateError {
             | Self::InUse { .. }
             | Self::HasClones { .. }
             | Self::OtherEngine { .. }
+            | Self::OtherCpu { .. }
             | Self::OtherAgent { .. }
             | Self::Full { .. }
             | Self::FromElsewhere { .. } => ErrorKind::Conflict,
-            Self::NotBrought { .. } => ErrorKind::Invalid,
+            Self::NotBrought { .. } | Self::Size { .. } | Self::HostTooSmall { .. } => {
+                ErrorKind::Invalid
+            }
             Self::NotPrepared { .. } => ErrorKind::Guest,
             Self::Unsigned { .. } | Self::Untrusted { .. } => ErrorKind::Forbidden,
-            Self::Sign(_) | Self::Lists(_) => ErrorKind::Host,
+            Self::Sign(_) | Self::Lists(_) | Self::Damaged { .. } => ErrorKind::Host,
             Self::Denied(_) => ErrorKind::Forbidden,
         }
     }
@@ -147,9 +184,19 @@ impl SubstrateError {
             Self::OtherEngine { .. } => {
                 Some("activate it where that program runs, or dock it anew here")
             }
+            Self::OtherCpu { .. } => {
+                Some("activate it on a host with that CPU, or dock it anew here")
+            }
+            Self::Damaged { .. } => {
+                Some("remove it, and dock or pull it again; others are as they were")
+            }
             Self::OtherAgent { .. } => {
                 Some("activate it with the version of Forkyard that made it, or dock it anew here")
             }
+            Self::Size { .. } => {
+                Some("`forkyard substrate inspect` says which sizes they can have")
+            }
+            Self::HostTooSmall { .. } => Some("ask for less, or activate it on a larger host"),
             Self::Full { .. } => Some("or start the daemon with a larger --substrate-pool"),
             Self::NotBrought { .. } => Some("push it again from where it was docked"),
             Self::NotPrepared { .. } => {

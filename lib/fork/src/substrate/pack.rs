@@ -80,7 +80,7 @@ impl Host {
     }
 
     /// Memory of the substrate that the VM was woken from, and of others that were of the same guest
-    /// image and size, the latest ones. None that lies over many others: it depends on them all. And
+    /// image, and no larger, the latest ones. None that lies over many others: it depends on them all. And
     /// no private one of another user, which could not remove it, and whose memory its size would
     /// tell of.
     fn candidates(
@@ -92,8 +92,9 @@ impl Host {
         let alike = all.filter(|it| {
             let old = &it.entry;
             let shared = old.kind != SubstrateKind::Private || old.owner == new.owner;
-            shared && old.image == new.image && old.memory == new.memory
+            shared && old.image == new.image && old.memory <= new.memory
         });
+        let woken_from = woken_from.map(|image| self.smaller(image).unwrap_or(image));
         let latest = alike.filter_map(|it| Some(it.entry.parts?.memory.image));
         let mut images: Vec<_> = latest.collect();
         // First of all, wherever it stands.

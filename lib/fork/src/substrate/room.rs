@@ -21,7 +21,7 @@ impl Host {
                 bytes: size(own),
                 used: it.entry.used.max(it.entry.created),
                 boot: it.entry.boot,
-                needed: self.first_over(it)?.is_some() || self.standby_of(&it.name).is_some(),
+                needed: self.first_over(it)?.is_some() || !self.standby_of(&it.name).0.is_empty(),
             });
         }
         let limit = self.options.substrate_pool;

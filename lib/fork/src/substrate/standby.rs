@@ -16,8 +16,9 @@
 
 mod shelf;
 
-use self::shelf::{Entry, HostMemory, MOST, Shelf, guess, host_memory, memory_of};
-use super::{Substrate, activate::Founders};
+use self::shelf::{Entry, HostMemory, MOST, Shelf, entries, guess, memory_of};
+pub(super) use self::shelf::{Kept, host_memory};
+use super::{Substrate, activate::Founders, sizes::Size};
 use crate::{
     Host, HostError,
     blocking::blocking,
@@ -26,7 +27,7 @@ use crate::{
     snapshot::{Vessel, WarmShell},
 };
 use forkyard_forecast::Millis;
-use forkyard_guestlink::{Cloned, Guest, Identify};
+use forkyard_guestlink::{Cloned, Growth, Guest, Identify};
 use forkyard_network::Subnet;
 use forkyard_store::{FamilyRecord, VmRecord};
 use forkyard_substrate::access::Act;
@@ -58,10 +59,10 @@ pub(super) struct Standby {
     pub shell: WarmShell,
 }
 
-/// VMs that are kept ready, by substrate.
+/// VMs that are kept ready, by substrate and size.
 #[derive(Debug, Default)]
 pub(crate) struct Standbys {
-    shelves: Mutex<BTreeMap<VmName, Shelf>>,
+    shelves: Mutex<BTreeMap<Kept, Shelf>>,
     changed: Arc<Notify>,
 }
 
@@ -81,27 +82,34 @@ impl Host {
         // It takes memory of the host for good: for the owner and the operator alone.
         let found = self.substrate(name, Act::Remove, asker)?;
         found.parts()?;
+        let size = found.size(wanted.vm_memory, wanted.vm_vcpus)?;
+        let kept = Kept {
+            of: found.name.clone(),
+            size,
+        };
         if wanted.count == Some(0) {
-            self.end_standby(&found.name).await?;
+            match (wanted.vm_memory, wanted.vm_vcpus) {
+                (None, None) => self.end_standby(&found.name).await?,
+                (Some(_), _) | (_, Some(_)) => self.end_shelves(vec![kept]).await?,
+            }
             return self.view_of_substrate(&found);
         }
-        let entry = {
+        {
             let mut shelves = lock(&self.standbys.shelves);
-            let known = shelves.get(&found.name);
+            let known = shelves.get(&kept);
             let entry = Entry {
                 wanted,
                 demand: known.map(|it| it.entry.demand.clone()).unwrap_or_default(),
+                size: Some(size),
             };
-            match shelves.get_mut(&found.name) {
-                Some(shelf) => shelf.entry = entry.clone(),
+            match shelves.get_mut(&kept) {
+                Some(shelf) => shelf.entry = entry,
                 None => {
-                    shelves.insert(found.name.clone(), Shelf::new(entry.clone()));
+                    shelves.insert(kept, Shelf::new(entry));
                 }
             }
-            entry
-        };
-        self.store
-            .put_standby(&found.name, &crate::to_text(&entry)?)?;
+        }
+        self.record_standby(&found.name)?;
         self.standbys.changed.notify_one();
         self.view_of_substrate(&found)
     }
@@ -111,18 +119,45 @@ impl Host {
         !lock(&self.standbys.shelves).is_empty()
     }
 
-    /// Shows what is kept ready of a substrate, and which VMs that are.
-    pub(super) fn standby_of(&self, name: &VmName) -> Option<(StandbyView, BTreeSet<VmId>)> {
+    /// Shows what is kept ready of a substrate, by size, and which VMs that are.
+    pub(super) fn standby_of(&self, name: &VmName) -> (Vec<(Size, StandbyView)>, BTreeSet<VmId>) {
         let shelves = lock(&self.standbys.shelves);
-        shelves.get(name).map(|it| (it.view(), it.ids.clone()))
+        let own = || shelves.iter().filter(|(kept, _)| kept.of == *name);
+        let views = own().map(|(kept, shelf)| (kept.size, shelf.view(kept.size)));
+        let ids = own().flat_map(|(_, shelf)| shelf.ids.iter().cloned());
+        (views.collect(), ids.collect())
+    }
+
+    /// Records what is to be kept ready of a substrate.
+    fn record_standby(&self, name: &VmName) -> Result<(), HostError> {
+        let entries: Vec<_> = {
+            let shelves = lock(&self.standbys.shelves);
+            let own = shelves.iter().filter(|(kept, _)| kept.of == *name);
+            own.map(|(_, shelf)| shelf.entry.clone()).collect()
+        };
+        match entries.is_empty() {
+            true => Ok(self.store.remove_standby(name)?),
+            false => Ok(self.store.put_standby(name, &crate::to_text(&entries)?)?),
+        }
     }
 
     /// Remembers what is to be kept ready, and sees to it from here on. Called once.
     pub(crate) fn watch_standbys(&self) -> Result<(), HostError> {
+        let substrates = self.all_substrates()?;
         for (name, text) in self.store.standbys()? {
-            match serde_json::from_str(&text) {
-                Ok(entry) => {
-                    lock(&self.standbys.shelves).insert(name, Shelf::new(entry));
+            let Some(substrate) = substrates.iter().find(|it| it.name == name) else {
+                continue;
+            };
+            match entries(&text) {
+                Ok(entries) => {
+                    let mut shelves = lock(&self.standbys.shelves);
+                    for entry in entries {
+                        let kept = Kept {
+                            of: name.clone(),
+                            size: entry.size.unwrap_or_else(|| substrate.docked()),
+                        };
+                        shelves.insert(kept, Shelf::new(entry));
+                    }
                 }
                 Err(error) => {
                     tracing::warn!(%name, %error, "not kept ready: its record makes no sense")
@@ -154,12 +189,12 @@ impl Host {
     }
 
     /// Takes one that is ready, if there is one, and notes that one was wanted.
-    pub(super) async fn take_standby(&self, name: &VmName) -> Option<Standby> {
+    pub(super) async fn take_standby(&self, kept: &Kept) -> Option<Standby> {
         let now = now();
         loop {
             let taken = {
                 let mut shelves = lock(&self.standbys.shelves);
-                let shelf = shelves.get_mut(name)?;
+                let shelf = shelves.get_mut(kept)?;
                 let taken = shelf.idle.pop();
                 if let Some(it) = &taken {
                     shelf.ids.remove(&it.shell.record.id);
@@ -176,7 +211,7 @@ impl Host {
                 }
                 None => None,
             };
-            if let Some(shelf) = lock(&self.standbys.shelves).get_mut(name) {
+            if let Some(shelf) = lock(&self.standbys.shelves).get_mut(kept) {
                 shelf.entry.demand.arrived(now);
                 match found {
                     Some(_) => shelf.hits += 1,
@@ -191,16 +226,29 @@ impl Host {
     /// Keeps nothing ready of a substrate any more. Once this returns, nothing is.
     pub(super) async fn end_standby(&self, name: &VmName) -> Result<(), HostError> {
         self.store.remove_standby(name)?;
-        let makers = lock(&self.standbys.shelves)
-            .get(name)
-            .map(|it| it.makers.clone());
-        if let Some(makers) = makers {
-            makers.close();
-            makers.over().await;
+        let all: Vec<_> = {
+            let shelves = lock(&self.standbys.shelves);
+            let own = shelves.keys().filter(|kept| kept.of == *name);
+            own.cloned().collect()
+        };
+        self.end_shelves(all).await
+    }
+
+    /// Keeps nothing ready any more of these sizes. Once this returns, nothing is.
+    async fn end_shelves(&self, all: Vec<Kept>) -> Result<(), HostError> {
+        for kept in all {
+            let makers = lock(&self.standbys.shelves)
+                .get(&kept)
+                .map(|it| it.makers.clone());
+            if let Some(makers) = makers {
+                makers.close();
+                makers.over().await;
+            }
+            let shelf = lock(&self.standbys.shelves).remove(&kept);
+            self.record_standby(&kept.of)?;
+            self.end_standbys(shelf.map(|it| it.idle).unwrap_or_default())
+                .await;
         }
-        let shelf = lock(&self.standbys.shelves).remove(name);
-        self.end_standbys(shelf.map(|it| it.idle).unwrap_or_default())
-            .await;
         Ok(())
     }
 
@@ -236,32 +284,34 @@ impl Host {
             }
         };
         let now = now();
-        let (mut surplus, mut changed) = (Vec::new(), Vec::new());
-        for substrate in &substrates {
-            let mut shelves = lock(&self.standbys.shelves);
-            let under_way: u16 = shelves.values().map(|it| it.making).sum();
-            let Some(shelf) = shelves.get_mut(&substrate.name) else {
+        let (mut surplus, mut changed) = (Vec::new(), BTreeSet::new());
+        let all: Vec<_> = lock(&self.standbys.shelves).keys().cloned().collect();
+        for kept in all {
+            let Some(substrate) = substrates.iter().find(|it| it.name == kept.of) else {
                 continue;
             };
-            shelf.aim(now, memory, guess(substrate));
+            let mut shelves = lock(&self.standbys.shelves);
+            let under_way: u16 = shelves.values().map(|it| it.making).sum();
+            let Some(shelf) = shelves.get_mut(&kept) else {
+                continue;
+            };
+            shelf.aim(now, memory, guess(substrate.docked()));
             surplus.extend(shelf.take_surplus());
             let free = AT_ONCE.saturating_sub(under_way.into());
             let missing = shelf.target.saturating_sub(shelf.ready() + shelf.making);
             if now >= shelf.not_before {
                 for _ in 0..free.min(missing.into()) {
                     shelf.making += 1;
-                    self.add_standby(substrate.clone(), shelf.makers.clone());
+                    self.add_standby(substrate.clone(), kept.size, shelf.makers.clone());
                 }
             }
             if now.since(shelf.recorded) >= SELDOM {
                 shelf.recorded = now;
-                changed.push((substrate.name.clone(), shelf.entry.clone()));
+                changed.insert(kept.of);
             }
         }
-        for (name, entry) in changed {
-            let noted =
-                crate::to_text(&entry).and_then(|it| Ok(self.store.put_standby(&name, &it)?));
-            if let Err(error) = noted {
+        for name in changed {
+            if let Err(error) = self.record_standby(&name) {
                 tracing::warn!(%name, error = &error as &dyn std::error::Error, "demand not recorded");
             }
         }
@@ -269,23 +319,26 @@ impl Host {
     }
 
     /// Makes one ready in the background.
-    fn add_standby(&self, substrate: Substrate, makers: Arc<UnderWay>) {
+    fn add_standby(&self, substrate: Substrate, size: Size, makers: Arc<UnderWay>) {
         let host = self.handle();
         tokio::spawn(async move {
             let Some(host) = host.upgrade() else { return };
+            let kept = Kept {
+                of: substrate.name.clone(),
+                size,
+            };
             let made = match makers.begin() {
                 Some(_begun) => {
                     let id = VmId::random();
-                    let name = &substrate.name;
-                    host.on_shelf(name, |shelf| {
+                    host.on_shelf(&kept, |shelf| {
                         shelf.ids.insert(id);
                     });
-                    let made = host.make_standby(&substrate, id).await;
-                    host.put_on_shelf(name, id, made)
+                    let made = host.make_standby(&substrate, size, id).await;
+                    host.put_on_shelf(&kept, id, made)
                 }
                 // It is not to be kept ready any more.
                 None => {
-                    host.on_shelf(&substrate.name, |shelf| shelf.making -= 1);
+                    host.on_shelf(&kept, |shelf| shelf.making -= 1);
                     None
                 }
             };
@@ -294,8 +347,8 @@ impl Host {
         });
     }
 
-    fn on_shelf(&self, name: &VmName, change: impl FnOnce(&mut Shelf)) {
-        if let Some(shelf) = lock(&self.standbys.shelves).get_mut(name) {
+    fn on_shelf(&self, kept: &Kept, change: impl FnOnce(&mut Shelf)) {
+        if let Some(shelf) = lock(&self.standbys.shelves).get_mut(kept) {
             change(shelf);
         }
     }
@@ -303,12 +356,12 @@ impl Host {
     /// Puts one that was made where it can be taken; gives it back if nothing is kept any more.
     fn put_on_shelf(
         &self,
-        name: &VmName,
+        kept: &Kept,
         id: VmId,
         made: Result<(Standby, ByteCount), HostError>,
     ) -> Option<Standby> {
         let mut shelves = lock(&self.standbys.shelves);
-        let Some(shelf) = shelves.get_mut(name) else {
+        let Some(shelf) = shelves.get_mut(kept) else {
             return made.ok().map(|(standby, _)| standby);
         };
         shelf.making -= 1;
@@ -319,7 +372,7 @@ impl Host {
                 shelf.idle.push(standby);
             }
             Err(error) => {
-                tracing::warn!(%name, error = &error as &dyn std::error::Error, "none made ready");
+                tracing::warn!(name = %kept.of, error = &error as &dyn std::error::Error, "none made ready");
                 shelf.ids.remove(&id);
                 shelf.problem = Some(error.to_api().message);
                 shelf.not_before = now().after(AGAIN);
@@ -332,11 +385,12 @@ impl Host {
     async fn make_standby(
         &self,
         substrate: &Substrate,
+        size: Size,
         id: VmId,
     ) -> Result<(Standby, ByteCount), HostError> {
         let _under_way = self.forks.begin().ok_or(HostError::Closing)?;
         let family = self.found_family(None).await?;
-        let made = self.wake_standby(substrate, &family, id).await;
+        let made = self.wake_standby((substrate, size), &family, id).await;
         if made.is_err() {
             self.end_family_if_empty(family.id).await;
         }
@@ -346,11 +400,11 @@ impl Host {
 
     async fn wake_standby(
         &self,
-        substrate: &Substrate,
+        (substrate, size): (&Substrate, Size),
         family: &FamilyRecord,
         id: VmId,
     ) -> Result<(WarmShell, ByteCount), HostError> {
-        let of = self.open_substrate(substrate).await?;
+        let of = self.open_substrate(substrate, size).await?;
         let subnet = network_of(family.number)?;
         let layout = of.layout(family, substrate.name.clone(), subnet, &Founders::default());
         let template = self.template_of(ForkId::random());
@@ -364,9 +418,10 @@ impl Host {
             calls,
         } = shell?;
         let woken = async {
-            let machine = shell.load(&of.devices).await?;
+            let machine = shell.load(&of.devices, of.growth()).await?;
             guest.hello(self.options.to_boot()).await?;
-            self.rehearse(&guest, &record, subnet).await?;
+            self.rehearse(&guest, &record, (subnet, of.growth()))
+                .await?;
             machine.stop().await?;
             let pid = machine.record().process.pid;
             let taken = blocking(move || Ok::<_, HostError>(memory_of(pid))).await?;
@@ -380,7 +435,7 @@ impl Host {
                     guest,
                     calls,
                 };
-                Ok((shell, taken.unwrap_or_else(|| guess(substrate))))
+                Ok((shell, taken.unwrap_or_else(|| guess(substrate.docked()))))
             }
             Err(error) => {
                 self.erase(&record).await;
@@ -397,7 +452,7 @@ impl Host {
         &self,
         guest: &Guest,
         record: &VmRecord,
-        subnet: Subnet,
+        (subnet, growth): (Subnet, Option<Growth>),
     ) -> Result<(), HostError> {
         let passing = VmRecord {
             epoch: Epoch::random(),
@@ -413,6 +468,7 @@ impl Host {
                 request: None,
             }),
             scrub: Vec::new(),
+            growth,
         };
         guest.identify(rehearsed).await?;
         let problems = guest.identified(self.options.to_identify()).await?;

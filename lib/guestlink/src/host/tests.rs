@@ -91,6 +91,7 @@ fn identify() -> Identify {
         },
         cloned: None,
         scrub: vec![],
+        growth: None,
     }
 }
 

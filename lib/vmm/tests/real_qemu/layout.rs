@@ -39,7 +39,7 @@ fn each_frame_of_qemus_machine_is_the_page_we_take_it_for() {
         let memory = ByteCount::from_mib(mib).expect("little");
         for (first, last, offset) in parts {
             let count = PageCount((last + 1 - first) / page);
-            let found = page_of_frames(memory, first / page, count);
+            let found = page_of_frames(memory, memory, first / page, count);
             let want = Some(PageNo(offset / page));
             assert_eq!(found, want, "{mib} MiB: {first:x} to {last:x}");
         }

@@ -107,6 +107,7 @@ impl Site {
             owner: self.owner,
             vcpus: NonZeroU8::new(2).expect("two"),
             memory: self.size,
+            booted: self.size,
             accel: Accel::Tcg,
             withheld: Vec::new(),
             disk: Some(RootDisk::Slice(disk.to_owned())),

@@ -1,6 +1,6 @@
 //! VMs kept ready of one substrate, and the memory that they may take.
 
-use super::super::Substrate;
+use super::super::sizes::Size;
 use super::Standby;
 use forkyard_vm::UnderWay;
 
@@ -8,7 +8,7 @@ use forkyard_forecast::{
     Demand, Millis,
     bound::{Memory, bounded},
 };
-use forkyard_types::{ByteCount, StandbyRequest, StandbyView, VmId};
+use forkyard_types::{ByteCount, StandbyRequest, StandbyView, VmId, VmName};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeSet, fs, sync::Arc};
 
@@ -17,11 +17,29 @@ pub(super) const MOST: u16 = 256;
 /// One part in so many of the host's memory is left for everything else.
 const FLOOR: u64 = 8;
 
+/// Substrate and size of VMs that are kept ready.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(in super::super) struct Kept {
+    pub of: VmName,
+    pub size: Size,
+}
+
 /// Record of what is kept ready of a substrate.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(super) struct Entry {
     pub wanted: StandbyRequest,
     pub demand: Demand,
+    /// Size of each; none: that of the VM that was docked.
+    #[serde(default)]
+    pub size: Option<Size>,
+}
+
+/// Reads a record: a list, or one that was made when there was one size alone.
+pub(super) fn entries(text: &str) -> Result<Vec<Entry>, serde_json::Error> {
+    match text.starts_with('[') {
+        true => serde_json::from_str(text),
+        false => Ok(vec![serde_json::from_str(text)?]),
+    }
 }
 
 /// VMs kept ready of one substrate.
@@ -68,8 +86,10 @@ impl Shelf {
         u16::try_from(self.idle.len()).unwrap_or(u16::MAX)
     }
 
-    pub fn view(&self) -> StandbyView {
+    pub fn view(&self, size: Size) -> StandbyView {
         StandbyView {
+            memory: size.memory,
+            vcpus: size.vcpus,
             count: self.entry.wanted.count,
             limit: limit(self.entry.wanted),
             wanted: self.target,
@@ -116,16 +136,16 @@ fn limit(wanted: StandbyRequest) -> ByteCount {
 
 /// Memory of the host, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct HostMemory {
+pub(in super::super) struct HostMemory {
     pub total: u64,
     pub available: u64,
 }
 
-/// Guesses what one takes before one was measured: a quarter of its guest's memory, and what the program
+/// Guesses what one takes before one was measured: a quarter of the memory that was docked, and what the program
 /// that runs it takes.
-pub(super) fn guess(substrate: &Substrate) -> ByteCount {
+pub(super) fn guess(docked: Size) -> ByteCount {
     const PROGRAM: u64 = 64 << 20;
-    ByteCount(substrate.entry.memory.0 / 4 + PROGRAM)
+    ByteCount(docked.memory.0 / 4 + PROGRAM)
 }
 
 /// Memory that a process has alone, if it can be read.
@@ -135,7 +155,7 @@ pub(super) fn memory_of(pid: u32) -> Option<ByteCount> {
     Some(ByteCount(own.into_iter().flatten().sum()))
 }
 
-pub(super) fn host_memory() -> Option<HostMemory> {
+pub(in super::super) fn host_memory() -> Option<HostMemory> {
     let text = fs::read_to_string("/proc/meminfo").ok()?;
     Some(HostMemory {
         total: kib(&text, "MemTotal:")?,
@@ -168,10 +188,13 @@ mod tests {
         let wanted = StandbyRequest {
             count: Some(4),
             memory_mib: 300,
+            vm_memory: None,
+            vm_vcpus: None,
         };
         let mut shelf = Shelf::new(Entry {
             wanted,
             demand: Demand::default(),
+            size: None,
         });
         let host = HostMemory {
             total: 8 << 30,
