@@ -76,6 +76,7 @@ pub use friendly::FriendlyError;
 pub use host::{Host, MakeEngine, qemu};
 pub use images::{Incoming, Outgoing};
 pub use migrate::IncomingVolume;
+pub use volumes::SupplyLine;
 pub use options::Options;
 pub use quota::QuotaReached;
 pub use remote::{HERE, Neighbours, Peer, SettleFirst, UnknownOrder};

@@ -18,7 +18,9 @@ const FILE: &str = "file-";
 const VOLUME: &str = "volume";
 /// With a geometry, which no guest of today looks at, QEMU does not read the first sector for
 /// one: a shell's disk may be on its way yet.
-const GEOMETRY: &str = "cyls=16383,heads=16,secs=63";
+/// The guest is stopped, and sees no error, when a disk says that it has no room, or, as servers of
+/// volumes say it, that what is read is at another host that does not answer.
+const DRIVE: &str = "cyls=16383,heads=16,secs=63,rerror=enospc,werror=enospc";
 /// Slot on the bus of the first data disk: those before it are taken.
 const FIRST_DATA: usize = 6;
 
@@ -150,7 +152,7 @@ fn machine(spec: &MachineSpec, fds: Numbers, memory: &Value) -> Result<Vec<Strin
         };
         args.extend(["-blockdev".to_owned(), driver.to_string()]);
         args.extend(words(&format!(
-            "-device virtio-blk-pci,id=disk0,addr=2,drive={node},{GEOMETRY}"
+            "-device virtio-blk-pci,id=disk0,addr=2,drive={node},{DRIVE}"
         )));
     }
     for (number, drive) in spec.data.iter().enumerate() {
@@ -160,7 +162,7 @@ fn machine(spec: &MachineSpec, fds: Numbers, memory: &Value) -> Result<Vec<Strin
         args.extend(["-blockdev".to_owned(), driver.to_string()]);
         let serial = &drive.serial;
         args.extend(words(&format!(
-            "-device virtio-blk-pci,id={node},addr={addr:x},drive={node},serial={serial},{GEOMETRY}"
+            "-device virtio-blk-pci,id={node},addr={addr:x},drive={node},serial={serial},{DRIVE}"
         )));
     }
     if let Some((tap, mac)) = nic {

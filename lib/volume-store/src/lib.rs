@@ -44,5 +44,5 @@ pub use needs::Need;
 pub use send::Ahead;
 pub use read::{Found, Patience, Scratch};
 pub use store::{Facts, SnapshotFacts, Store};
-pub use stream::{StreamHeader, relay};
+pub use stream::{Relayed, StreamHeader, relay};
 pub use upkeep::Upkeep;

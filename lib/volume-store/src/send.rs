@@ -67,8 +67,9 @@ impl Store {
             Ahead::All => None,
             Ahead::Hot { most, from } => {
                 header.from = Some(from.clone());
-                let ranked = self.heat.ranked(Knobs::default());
-                Some(ranked.into_iter().take(*most).map(|it| it.0).collect())
+                let ranked = self.heat.ranked(Knobs::default()).into_iter();
+                let worth = ranked.take_while(|it| it.1 > 0.0).take(*most);
+                Some(worth.map(|it| it.0).collect())
             }
         };
         header.write(out).map_err(failed)?;

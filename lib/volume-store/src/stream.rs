@@ -206,11 +206,20 @@ pub(crate) fn next(input: &mut dyn Read, read: u64) -> Result<Frame, StoreError>
     }
 }
 
+/// Amount of a stream that was copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Relayed {
+    /// Bytes of its parts.
+    pub bytes: u64,
+    /// Blocks that it leaves where it comes from.
+    pub left: Blocks,
+}
+
 /// Copies a stream up to its end, whatever follows it. Its contents are looked at by the function
-/// that takes it. Returns the bytes of its parts.
-pub fn relay(from: &mut dyn BufRead, to: &mut dyn Write) -> Result<u64, StoreError> {
+/// that takes it.
+pub fn relay(from: &mut dyn BufRead, to: &mut dyn Write) -> Result<Relayed, StoreError> {
     let failed = |error| StoreError::io("write", "the stream", error);
-    let mut bytes = 0;
+    let (mut bytes, mut left) = (0, Blocks(0));
     StreamHeader::read(from)?.write(to).map_err(failed)?;
     loop {
         let mut head = [0; HEAD + 8];
@@ -223,8 +232,12 @@ pub fn relay(from: &mut dyn BufRead, to: &mut dyn Write) -> Result<u64, StoreErr
             return Err(StoreError::Stream("it was cut off"));
         }
         bytes += head.len() as u64 + copied;
+        if head[0] == 3 {
+            left.0 += u64::from(u32::from_le_bytes([head[9], head[10], head[11], head[12]]));
+        }
         if head[0] == 0 {
-            return to.flush().map(|()| bytes).map_err(failed);
+            let relayed = Relayed { bytes, left };
+            return to.flush().map(|()| relayed).map_err(failed);
         }
     }
 }
