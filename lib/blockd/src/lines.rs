@@ -142,7 +142,9 @@ pub(crate) fn ask(
                 // All is here, or nothing is wanted any more.
                 Err(_) => break Ok(()),
             };
-            if next.is_empty() && store.survey().is_err() {
+            // Nothing is left to ask for: it may be all here.
+            let is_idle = next.is_empty() && purpose == Purpose::Fill;
+            if is_idle && store.survey().is_err() {
                 break Ok(());
             }
             if let Err(error) = say(stream, &Question::Blocks(next.iter().map(pair).collect())) {

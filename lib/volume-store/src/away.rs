@@ -16,18 +16,13 @@
 //! | that host, for [`PATIENCE`] | readers have an error that says which host; later ones may have more luck |
 //! | this process | what was fetched and not flushed is fetched again |
 
-use crate::{
-    Store, StoreError,
-    files::Folder,
-    store::State,
-    stream::{self, Frame},
-};
-use forkyard_replicate::{Fetching, Line, Purpose, Run};
+use crate::{Store, StoreError, files::Folder};
+use forkyard_replicate::{Fetching, Run};
 use forkyard_volume::{BlockNo, Version};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    fmt, io,
+    fmt,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc},
     time::{Duration, Instant},
 };
@@ -47,7 +42,7 @@ pub struct Origin {
     /// Snapshot of the volume there.
     pub snapshot: String,
     /// First version that blocks may be away in because of it.
-    from: u64,
+    pub(crate) from: u64,
 }
 
 /// Amount of a volume that is at another host.
@@ -67,35 +62,33 @@ type Then = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 /// Blocks of a volume that are away, and those who wait for them.
 #[derive(Debug, Default)]
 pub(crate) struct Away {
-    volume: String,
+    pub(crate) volume: String,
     inner: Mutex<Inner>,
-    changed: Condvar,
+    pub(crate) changed: Condvar,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
-    origins: Vec<Origin>,
-    sources: BTreeMap<String, Source>,
-    waiting: Vec<Waiting>,
-    lines: u64,
+pub(crate) struct Inner {
+    pub origins: Vec<Origin>,
+    pub sources: BTreeMap<String, Source>,
+    pub waiting: Vec<Waiting>,
+    pub lines: u64,
     /// Origins that were begun.
     begun: u64,
     /// A stream comes in: what it lacks is not known yet.
     coming: bool,
     /// The volume is being removed.
-    closed: bool,
+    pub closed: bool,
 }
 
 #[derive(Debug)]
-struct Source {
-    fetching: Fetching,
-    /// Lines for readers' blocks.
-    connected: usize,
-    /// Time at which a line was last there, or brought something.
-    heard: Instant,
+pub(crate) struct Source {
+    pub fetching: Fetching,
+    /// Time at which a line for readers was last opened, or one brought something.
+    pub heard: Instant,
 }
 
-struct Waiting {
+pub(crate) struct Waiting {
     left: BTreeSet<Key>,
     host: String,
     snapshot: String,
@@ -188,7 +181,7 @@ impl Away {
         })
     }
 
-    fn inner(&self) -> MutexGuard<'_, Inner> {
+    pub fn inner(&self) -> MutexGuard<'_, Inner> {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -200,7 +193,7 @@ impl Away {
         }
     }
 
-    fn came(&self, snapshot: &str, asked: &[BlockNo]) {
+    pub fn came(&self, snapshot: &str, asked: &[BlockNo]) {
         let mut inner = self.inner();
         if let Some(source) = inner.sources.get_mut(snapshot) {
             source.heard = Instant::now();
@@ -209,7 +202,7 @@ impl Away {
     }
 
     /// Has readers go on whose blocks were fetched, or written over.
-    fn let_go_on(&self, store: &Store) {
+    pub fn let_go_on(&self, store: &Store) {
         let mut inner = self.inner();
         if inner.waiting.is_empty() {
             return;
@@ -263,117 +256,6 @@ impl Away {
     }
 }
 
-/// Line to a host that has blocks that are away here. Dropped, what was asked for on it and has not
-/// come is asked for on another.
-#[derive(Debug)]
-pub struct Asking {
-    store: Arc<Store>,
-    snapshot: String,
-    purpose: Purpose,
-    line: Line,
-}
-
-impl Asking {
-    /// Takes the blocks to ask for next. Waits for some for a while; none if there were none, and
-    /// an error if there will be none.
-    pub fn next(&self, most: usize, patience: Duration) -> Result<Vec<Run>, StoreError> {
-        let away = &self.store.away;
-        let until = Instant::now() + patience;
-        let mut inner = away.inner();
-        loop {
-            if inner.closed {
-                return Err(StoreError::Unknown(away.volume.clone()));
-            }
-            let Inner {
-                sources, origins, ..
-            } = &mut *inner;
-            let source = sources.get_mut(&self.snapshot);
-            let source = source.ok_or_else(|| self.store.lacks_nothing(&self.snapshot))?;
-            let state = self.store.state();
-            let is_lacking =
-                |block| !versions(&state, origins, &self.snapshot, block).is_empty();
-            let next = source
-                .fetching
-                .next(self.purpose, self.line, most, is_lacking);
-            drop(state);
-            let left = until.saturating_duration_since(Instant::now());
-            if !next.is_empty() || left.is_zero() {
-                return Ok(Run::of(next));
-            }
-            let waited = away.changed.wait_timeout(inner, left);
-            inner = waited.unwrap_or_else(PoisonError::into_inner).0;
-        }
-    }
-
-    /// Has these blocks fetched before others that no reader waits for.
-    pub fn hottest(&self, runs: &[Run]) {
-        let mut inner = self.store.away.inner();
-        if let Some(source) = inner.sources.get_mut(&self.snapshot) {
-            source.fetching.hottest(runs);
-        }
-    }
-
-    /// Takes the answer to a question from a stream. What comes is durable with the next flush.
-    pub fn take(&self, asked: &[Run], input: &mut dyn io::Read) -> Result<(), StoreError> {
-        for read in 0.. {
-            match stream::next(&mut *input, read)? {
-                Frame::Data(first, data) => self.came(asked, first, &data)?,
-                Frame::Zeroes(..) | Frame::Away(..) => {
-                    return Err(StoreError::Stream("it does not hold what was asked for"));
-                }
-                Frame::End => break,
-            }
-        }
-        Ok(())
-    }
-
-    fn came(&self, asked: &[Run], first: BlockNo, data: &[u8]) -> Result<(), StoreError> {
-        self.store.take_fetched(&self.snapshot, first, data)?;
-        let blocks = data.len() / forkyard_volume::BLOCK_BYTES;
-        let came = Run {
-            first,
-            count: blocks as u64,
-        };
-        let asked = asked.iter().flat_map(|it| it.blocks());
-        let asked: Vec<_> = asked.filter(|it| came.contains(*it)).collect();
-        self.store.counters.fetched(self.purpose, data.len() as u64);
-        self.store.away.came(&self.snapshot, &asked);
-        self.store.away.let_go_on(&self.store);
-        self.store.away.changed.notify_all();
-        Ok(())
-    }
-}
-
-impl Drop for Asking {
-    fn drop(&mut self) {
-        let away = &self.store.away;
-        let mut inner = away.inner();
-        if let Some(source) = inner.sources.get_mut(&self.snapshot) {
-            source.fetching.lost(self.line);
-            if self.purpose == Purpose::Demand {
-                source.connected = source.connected.saturating_sub(1);
-            }
-        }
-        drop(inner);
-        away.changed.notify_all();
-    }
-}
-
-/// Versions in which a block is away because of a snapshot.
-pub(crate) fn versions(
-    state: &State,
-    origins: &[Origin],
-    snapshot: &str,
-    block: BlockNo,
-) -> BTreeSet<Version> {
-    let of = |version: &Version| {
-        let mut earlier = origins.iter().rev();
-        let origin = earlier.find(|it| it.from <= version.number());
-        origin.is_some_and(|it| it.snapshot == snapshot)
-    };
-    state.volume.absent(block).filter(of).collect()
-}
-
 impl Store {
     /// Tells whether blocks of it, or of what it lies over, may be at another site.
     pub(crate) fn is_lacking(&self) -> bool {
@@ -381,7 +263,7 @@ impl Store {
         own || self.base.as_ref().is_some_and(|base| base.is_lacking())
     }
 
-    fn lacks_nothing(&self, snapshot: &str) -> StoreError {
+    pub(crate) fn lacks_nothing(&self, snapshot: &str) -> StoreError {
         StoreError::NothingLacking {
             volume: self.name.clone(),
             snapshot: snapshot.to_owned(),
@@ -415,10 +297,15 @@ impl Store {
     /// Looks at which blocks are away, and begins or goes on to have them fetched. Origins of which
     /// nothing is lacking are forgotten, once all that came from them is durable.
     pub fn survey(&self) -> Result<(), StoreError> {
-        let begun = self.away.inner().begun;
+        let inner = self.away.inner();
+        let begun = inner.begun;
+        if inner.coming {
+            return Err(StoreError::Coming(self.name.clone()));
+        }
+        drop(inner);
         let lacking = self.runs_lacking();
         let mut inner = self.away.inner();
-        if inner.coming {
+        if inner.coming || inner.begun != begun {
             return Err(StoreError::Coming(self.name.clone()));
         }
         for (snapshot, runs) in &lacking {
@@ -428,7 +315,6 @@ impl Store {
                 .entry(snapshot.clone())
                 .or_insert_with(|| Source {
                     fetching: Fetching::new(runs.clone()),
-                    connected: 0,
                     heard: Instant::now(),
                 });
         }
@@ -458,21 +344,18 @@ impl Store {
         }
         // Shares the maps: what takes a while is done with a copy.
         let volume = self.state().volume.clone();
-        let mut found: BTreeMap<String, BTreeSet<BlockNo>> = BTreeMap::new();
+        let mut found: BTreeMap<&str, Vec<BlockNo>> = BTreeMap::new();
         for (block, version) in volume.maps().flat_map(|map| map.absent()) {
             let mut earlier = origins.iter().rev();
             if let Some(origin) = earlier.find(|it| it.from <= version.number()) {
-                match found.get_mut(&origin.snapshot) {
-                    Some(blocks) => {
-                        blocks.insert(block);
-                    }
-                    None => {
-                        found.insert(origin.snapshot.clone(), BTreeSet::from([block]));
-                    }
-                }
+                found.entry(&origin.snapshot).or_default().push(block);
             }
         }
-        let runs = found.into_iter().map(|(it, blocks)| (it, Run::of(blocks)));
+        let runs = found.into_iter().map(|(snapshot, mut blocks)| {
+            blocks.sort_unstable();
+            blocks.dedup();
+            (snapshot.to_owned(), Run::of(blocks))
+        });
         runs.collect()
     }
 
@@ -489,55 +372,6 @@ impl Store {
             })
         });
         lacking.collect()
-    }
-
-    /// Opens a line for what a snapshot at another host has. An error if nothing of it is lacking:
-    /// all of it is durable here then.
-    pub fn ask(self: &Arc<Self>, snapshot: &str, purpose: Purpose) -> Result<Asking, StoreError> {
-        self.survey()?;
-        let mut inner = self.away.inner();
-        inner.lines += 1;
-        let line = Line(inner.lines);
-        let source = inner.sources.get_mut(snapshot);
-        let source = source.ok_or_else(|| self.lacks_nothing(snapshot))?;
-        if purpose == Purpose::Demand {
-            source.connected += 1;
-            source.heard = Instant::now();
-        }
-        Ok(Asking {
-            store: Arc::clone(self),
-            snapshot: snapshot.to_owned(),
-            purpose,
-            line,
-        })
-    }
-
-    /// Takes what was fetched into the log, where it is lacking still.
-    fn take_fetched(
-        &self,
-        snapshot: &str,
-        first: BlockNo,
-        data: &[u8],
-    ) -> Result<(), StoreError> {
-        let origins = self.away.inner().origins.clone();
-        let mut appender = self.appender();
-        let (blocks, _) = data.as_chunks::<{ forkyard_volume::BLOCK_BYTES }>();
-        let mut keys = Vec::new();
-        let state = self.state();
-        for (data, number) in blocks.iter().zip(first.0..) {
-            let block = BlockNo(number);
-            let versions = versions(&state, &origins, snapshot, block);
-            keys.extend(versions.into_iter().map(|version| ((block, version), data)));
-        }
-        drop(state);
-        let moves = keys.iter().map(|((block, version), data)| {
-            forkyard_volume::Change::Move {
-                block: *block,
-                version: *version,
-                data,
-            }
-        });
-        self.append(&mut appender, &moves.collect::<Vec<_>>())
     }
 
     /// Ends all lines, and the patience of all readers: it is removed.

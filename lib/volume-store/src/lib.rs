@@ -18,6 +18,7 @@
 //! takes up.
 
 mod append;
+mod asking;
 mod away;
 mod base;
 mod copy;
@@ -35,7 +36,8 @@ mod store;
 mod stream;
 mod upkeep;
 
-pub use away::{Absent, Asking, Lacking, PATIENCE};
+pub use asking::Asking;
+pub use away::{Absent, Lacking, PATIENCE};
 pub use base::BaseFacts;
 pub use counts::Counts;
 pub use error::{Blame, StoreError};
