@@ -309,8 +309,13 @@ impl Host {
         let mut frozen = self.freeze(&mut leaving.volumes[number]).await?;
         let at = frozen.at.clone();
         leaving.volumes[number].left = Some(at.snapshot.clone());
-        // Before that host may lack any: it says itself when it does not any more.
-        if let Err(error) = self.keep_for(&at, leaving.peer().name()).await {
+        // Durable: a flush of the guest's there vouches for what it wrote here. And before that host
+        // may lack any: it says itself when it does not any more.
+        let kept = match self.flush_volume(&at).await {
+            Ok(()) => self.keep_for(&at, leaving.peer().name()).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = kept {
             let volume = &mut leaving.volumes[number];
             (volume.left, volume.sent) = (None, frozen.since);
             self.drop_sent(at);
