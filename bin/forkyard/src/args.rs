@@ -374,7 +374,7 @@ pub enum Disk {
     Auto,
     /// All.
     Ahead,
-    /// What was used of late.
+    /// Blocks that were used of late.
     OnDemand,
 }
 

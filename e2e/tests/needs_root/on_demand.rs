@@ -15,7 +15,16 @@ fn lacking(host: &Host) -> ByteCount {
 
 fn moved(host: &Host, to: &str) -> MigrateResponse {
     // However busy this host is: how long it stands still is not what is tested.
-    host.json(["migrate", "p", "--to", to, "--if-stuck", "stop", "--disk", "on-demand"])
+    host.json([
+        "migrate",
+        "p",
+        "--to",
+        to,
+        "--if-stuck",
+        "stop",
+        "--disk",
+        "on-demand",
+    ])
 }
 
 #[test]
@@ -70,7 +79,9 @@ fn a_vm_goes_on_before_its_volume_has_come_whatever_dies_and_waits_for_a_host_th
     assert_eq!(there.sh("p", READ), sum);
     let metrics = there.get("/metrics");
     let fetched = |name: &str| {
-        let line = metrics.lines().find(|line| line.starts_with(&format!("forkyard_volume_{name}{{")));
+        let line = metrics
+            .lines()
+            .find(|line| line.starts_with(&format!("forkyard_volume_{name}{{")));
         line.and_then(|line| line.rsplit(' ').next()?.parse::<f64>().ok())
     };
     assert!(fetched("filled_bytes") > Some(0.0), "{metrics}");

@@ -393,6 +393,9 @@ impl Change<'_> {
     }
 }
 
+/// Appends a reply, or nothing if it fails. Called again if blocks had to be fetched first.
+type Attempt = dyn FnMut(&mut Vec<u8>) -> Result<(), StoreError> + Send;
+
 /// Reply that a worker fills.
 struct Late {
     opened: Arc<Opened>,
@@ -401,7 +404,7 @@ struct Late {
     workers: Workers,
     replies: Sender<Vec<u8>>,
     _ticket: Ticket,
-    attempt: Box<dyn FnMut(&mut Vec<u8>) -> Result<(), StoreError> + Send>,
+    attempt: Box<Attempt>,
 }
 
 impl Late {

@@ -58,7 +58,8 @@ pub(crate) fn serve(stream: &UnixStream, library: &Library, passes: &Passes) -> 
                     tell(stream, &Answer::Stream {})?;
                     let mut out = BufWriter::with_capacity(STREAM, stream);
                     // The other end sees that it has no end.
-                    let ahead = hot.map_or(Ahead::All, |Hot { most, from }| Ahead::Hot { most, from });
+                    let ahead =
+                        hot.map_or(Ahead::All, |Hot { most, from }| Ahead::Hot { most, from });
                     let sent = store.send(&snapshot, since.as_deref(), &ahead, &mut out);
                     sent.map_err(io::Error::other)?;
                     continue;

@@ -132,7 +132,7 @@ pub(crate) fn ask(
         let asking = &asking;
         let taken = scope.spawn(move || {
             let taken = take_answers(&asked, reader, asking);
-            // Whoever asks is told, too.
+            // The thread that asks is told, too.
             let _ = stream.shutdown(Shutdown::Both);
             taken
         });

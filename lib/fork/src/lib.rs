@@ -76,7 +76,6 @@ pub use friendly::FriendlyError;
 pub use host::{Host, MakeEngine, qemu};
 pub use images::{Incoming, Outgoing};
 pub use migrate::IncomingVolume;
-pub use volumes::SupplyLine;
 pub use options::Options;
 pub use quota::QuotaReached;
 pub use remote::{HERE, Neighbours, Peer, SettleFirst, UnknownOrder};
@@ -84,6 +83,7 @@ pub use room::{Granted, Lot, Room};
 pub use snapshot::OtherAgent;
 pub use substrate::SubstrateError;
 pub use ticket::{Denied, Promise, Share, Tickets, lay_out};
+pub use volumes::SupplyLine;
 pub use volumes::VolumeError;
 
 pub use forkyard_vmm::{AccelChoice, Engine, VmmError};

@@ -20,8 +20,8 @@ use forkyard_fork::{Duplex, FamilyNo, Granted, HERE, Lot, Neighbours, Peer, Room
 use forkyard_sys_host::tcp::round_trip;
 use forkyard_types::{
     ApiError, ErrorKind, FamilyId, ForkId, ForkProgress, PeerFamiliesRequest, PeerFamiliesResponse,
-    PeerForkRequest, PeerForkResponse, PeerMigrated, PeerMigration, PeerTicketRequest,
-    PeerSupply, PeerTicketResponse, SentVolume, TokenSecret, VmId, VmName, VmView,
+    PeerForkRequest, PeerForkResponse, PeerMigrated, PeerMigration, PeerSupply, PeerTicketRequest,
+    PeerTicketResponse, SentVolume, TokenSecret, VmId, VmName, VmView,
 };
 use futures::future::{BoxFuture, FutureExt, ready};
 use hyper::Method;

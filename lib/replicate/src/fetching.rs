@@ -126,9 +126,7 @@ impl Fetching {
                     let around = block.0 / AROUND * AROUND;
                     let wanted = std::iter::once(block);
                     for block in wanted.chain((around..around + AROUND).map(BlockNo)) {
-                        if taken.len() < most
-                            && is_lacking(block)
-                            && !self.is_asked(block, purpose)
+                        if taken.len() < most && is_lacking(block) && !self.is_asked(block, purpose)
                         {
                             taken.insert(block);
                         }
@@ -151,7 +149,10 @@ impl Fetching {
             }
         }
         for block in &taken {
-            self.asked.entry(*block).or_default().insert((purpose, line));
+            self.asked
+                .entry(*block)
+                .or_default()
+                .insert((purpose, line));
         }
         taken.into_iter().collect()
     }

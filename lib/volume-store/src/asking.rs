@@ -55,8 +55,7 @@ impl Asking {
                 continue;
             }
             let state = self.store.state();
-            let is_lacking =
-                |block| !versions(&state, origins, &self.snapshot, block).is_empty();
+            let is_lacking = |block| !versions(&state, origins, &self.snapshot, block).is_empty();
             let next = source
                 .fetching
                 .next(self.purpose, self.line, most, is_lacking);
@@ -157,12 +156,7 @@ impl Store {
     }
 
     /// Takes what was fetched into the log, where it is lacking still.
-    fn take_fetched(
-        &self,
-        snapshot: &str,
-        first: BlockNo,
-        data: &[u8],
-    ) -> Result<(), StoreError> {
+    fn take_fetched(&self, snapshot: &str, first: BlockNo, data: &[u8]) -> Result<(), StoreError> {
         let origins = self.away.inner().origins.clone();
         let mut appender = self.appender();
         let (blocks, _) = data.as_chunks::<{ forkyard_volume::BLOCK_BYTES }>();
@@ -174,13 +168,13 @@ impl Store {
             keys.extend(versions.into_iter().map(|version| ((block, version), data)));
         }
         drop(state);
-        let moves = keys.iter().map(|((block, version), data)| {
-            forkyard_volume::Change::Move {
+        let moves = keys
+            .iter()
+            .map(|((block, version), data)| forkyard_volume::Change::Move {
                 block: *block,
                 version: *version,
                 data,
-            }
-        });
+            });
         self.append(&mut appender, &moves.collect::<Vec<_>>())
     }
 }

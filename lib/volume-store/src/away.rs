@@ -59,7 +59,7 @@ pub struct Lacking {
 type Key = (BlockNo, Version);
 type Then = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
-/// Blocks of a volume that are away, and those who wait for them.
+/// Blocks of a volume that are away, and readers that wait for them.
 #[derive(Debug, Default)]
 pub(crate) struct Away {
     pub(crate) volume: String,
@@ -222,7 +222,7 @@ impl Away {
         done.into_iter().for_each(|it| (it.then)(Ok(())));
     }
 
-    /// Gives readers an error who wait for a host that does not answer.
+    /// Gives readers an error that wait for a host that does not answer.
     fn expire(&self, now: Instant) {
         let mut inner = self.inner();
         let Inner {
@@ -379,7 +379,7 @@ impl Store {
         self.away.close();
     }
 
-    /// Gives readers an error who have waited for another host for too long.
+    /// Gives readers an error that have waited for another host for too long.
     pub fn expire(&self, now: Instant) {
         self.away.let_go_on(self);
         self.away.expire(now);

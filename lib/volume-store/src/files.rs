@@ -109,7 +109,10 @@ impl Folder {
     }
 
     /// Reads a value that was stored so; the default if there is none.
-    pub fn load<T: Default + serde::de::DeserializeOwned>(&self, name: &str) -> Result<T, StoreError> {
+    pub fn load<T: Default + serde::de::DeserializeOwned>(
+        &self,
+        name: &str,
+    ) -> Result<T, StoreError> {
         let path = self.0.join(name);
         match fs::read(&path) {
             Ok(bytes) => serde_json::from_slice(&bytes)

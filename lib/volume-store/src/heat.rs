@@ -79,12 +79,15 @@ impl Heat {
         let tables = tables.filter_map(|(table, number)| Some((table.get()?, number)));
         let mut ranked: Vec<_> = tables
             .flat_map(|(table, number)| {
-                table.iter().zip(number * CHUNK as u64..).filter_map(move |(counts, block)| {
-                    let [reads, writes] = counts;
-                    let count = |it: &AtomicU8| u32::from(it.load(Ordering::Relaxed));
-                    let priority = knobs.fill(count(reads), count(writes))?;
-                    Some((BlockNo(block), priority))
-                })
+                table
+                    .iter()
+                    .zip(number * CHUNK as u64..)
+                    .filter_map(move |(counts, block)| {
+                        let [reads, writes] = counts;
+                        let count = |it: &AtomicU8| u32::from(it.load(Ordering::Relaxed));
+                        let priority = knobs.fill(count(reads), count(writes))?;
+                        Some((BlockNo(block), priority))
+                    })
             })
             .collect();
         ranked.sort_by(|one, other| other.1.total_cmp(&one.1).then(one.0.cmp(&other.0)));

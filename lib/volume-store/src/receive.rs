@@ -67,15 +67,17 @@ impl Store {
             Some(epoch) => epoch,
             None => self.open_writer(Takeover::Refused)?,
         };
-        let taken = self.restore(writer, header.since.as_deref()).and_then(|()| {
-            if let Some(from) = &header.from {
-                self.begin_origin(from, &header.snapshot)?;
-            }
-            let applied = self.apply(writer, header, input);
-            let kept = applied.and_then(|()| self.snapshot(&header.snapshot));
-            self.end_origin();
-            kept
-        });
+        let taken = self
+            .restore(writer, header.since.as_deref())
+            .and_then(|()| {
+                if let Some(from) = &header.from {
+                    self.begin_origin(from, &header.snapshot)?;
+                }
+                let applied = self.apply(writer, header, input);
+                let kept = applied.and_then(|()| self.snapshot(&header.snapshot));
+                self.end_origin();
+                kept
+            });
         match epoch {
             Some(_) => taken,
             None => taken.and(self.close_writer(writer)),

@@ -215,8 +215,6 @@ impl Run {
             Kind::Zero | Kind::Left => u32::MAX,
             Kind::Stored => MOST,
         };
-        self.kind == kind
-            && self.count < most
-            && self.first.0 + u64::from(self.count) == block.0
+        self.kind == kind && self.count < most && self.first.0 + u64::from(self.count) == block.0
     }
 }

@@ -203,7 +203,9 @@ impl World {
                 };
                 let origin = self.lines[number].origin.clone();
                 let (mut answer, there) = (Vec::new(), self.site(1 - self.home).store());
-                there.send_blocks(&origin, &asked, &mut answer).expect("answers");
+                there
+                    .send_blocks(&origin, &asked, &mut answer)
+                    .expect("answers");
                 // A line may break in the middle of an answer.
                 let end = match self.rng.u8(0..8) {
                     0 => self.rng.usize(0..answer.len()),
@@ -235,7 +237,8 @@ impl World {
         };
         let since = self.common.clone();
         let mut stream = Vec::new();
-        here.send(&snapshot, since.as_deref(), &ahead, &mut stream).expect("sent");
+        here.send(&snapshot, since.as_deref(), &ahead, &mut stream)
+            .expect("sent");
         let broken = (self.rng.u8(0..4) == 0).then(|| self.rng.usize(0..stream.len()));
         let library = &self.site(there).library;
         // Broken off, and sent again.
@@ -310,5 +313,8 @@ fn nothing_reads_otherwise_than_a_single_copy_wherever_its_blocks_are() {
         moves += world.moves;
         fetched += world.fetched;
     }
-    assert!(moves > 200 && fetched > 2000, "{moves} moves, {fetched} blocks fetched");
+    assert!(
+        moves > 200 && fetched > 2000,
+        "{moves} moves, {fetched} blocks fetched"
+    );
 }

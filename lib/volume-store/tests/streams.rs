@@ -25,7 +25,9 @@ fn content(store: &Store, snapshot: Option<&str>) -> Vec<u8> {
 
 fn sent(store: &Store, snapshot: &str, since: Option<&str>) -> Vec<u8> {
     let mut stream = Vec::new();
-    store.send(snapshot, since, &Ahead::All, &mut stream).expect("sent");
+    store
+        .send(snapshot, since, &Ahead::All, &mut stream)
+        .expect("sent");
     // As a program passes it on: it ends where it ends.
     let (mut passed, mut from) = (Vec::new(), Cursor::new([&stream[..], b"more"].concat()));
     relay(&mut from, &mut passed).expect("whole");

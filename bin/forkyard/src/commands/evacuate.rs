@@ -18,8 +18,8 @@ use clap::Args;
 use forkyard_client::{Client, ClientError, of_vm};
 use forkyard_evacuate::{Bounds, Guest, Move, Plan, Stay, Target, plan};
 use forkyard_types::{
-    ByteCount, DiskTransfer, ListedVm, MigrateRequest, MigrateResponse, MigrationReport, NodeName, NodeState,
-    NodeView, Room, Usage, VmId, VmName, VmView,
+    ByteCount, DiskTransfer, ListedVm, MigrateRequest, MigrateResponse, MigrationReport, NodeName,
+    NodeState, NodeView, Room, Usage, VmId, VmName, VmView,
 };
 use hyper::Method;
 use serde::Serialize;

@@ -12,7 +12,7 @@ use anyhow::bail;
 use forkyard_client::{Client, of_vm};
 use forkyard_types::{
     DiskTransfer, EventKind, EventKinds, EventsRequest, IfStuck, MigrateRequest, MigrateResponse,
-    MigrationReport, PageCount, Occurrence,
+    MigrationReport, Occurrence, PageCount,
 };
 use indicatif::ProgressFinish;
 use std::{convert::Infallible, future::pending, process::ExitCode};

@@ -262,15 +262,7 @@ fn show(all: &[VolumeView]) {
         ]
     };
     let rows: Vec<_> = all.iter().map(row).collect();
-    let head = [
-        "NAME",
-        "SIZE",
-        "STORED",
-        "VM",
-        "AT",
-        "LACKING",
-        "SNAPSHOTS",
-    ];
+    let head = ["NAME", "SIZE", "STORED", "VM", "AT", "LACKING", "SNAPSHOTS"];
     output::table(head, &rows);
 }
 

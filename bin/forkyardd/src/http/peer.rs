@@ -17,8 +17,8 @@ use forkyard_fork::Host;
 use forkyard_node::Node;
 use forkyard_types::{
     ApiError, ErrorKind, ForkId, PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest,
-    PeerForkResponse, PeerMigrated, PeerMigration, PeerSupply, PeerTicketRequest, PeerTicketResponse,
-    SentVolume,
+    PeerForkResponse, PeerMigrated, PeerMigration, PeerSupply, PeerTicketRequest,
+    PeerTicketResponse, SentVolume,
 };
 use futures::StreamExt;
 use hyper_util::rt::TokioIo;

@@ -19,9 +19,9 @@ use crate::{
 use forkyard_pager::PeerKey;
 use forkyard_store::Moving;
 use forkyard_types::{
-    DiskTransfer, ErrorKind, ForkId, ForkMode, ForkReport, IfStuck, ImageId, Landed, MigrateRequest,
-    MigrateResponse, MigrationOver, MigrationPhase, MigrationReached, MigrationReport, PageCount,
-    PeerEndMigration, PeerMigration, PeerRound, VmId,
+    DiskTransfer, ErrorKind, ForkId, ForkMode, ForkReport, IfStuck, ImageId, Landed,
+    MigrateRequest, MigrateResponse, MigrationOver, MigrationPhase, MigrationReached,
+    MigrationReport, PageCount, PeerEndMigration, PeerMigration, PeerRound, VmId,
 };
 use forkyard_vm::{Body, Turn, Vm, VmError, lock};
 use std::{

@@ -18,8 +18,8 @@ use crate::{
 use forkyard_blockd::{Hot, Request, StreamError};
 use forkyard_store::VmRecord;
 use forkyard_types::{
-    ByteCount, DataRole, DiskTransfer, ForkId, MigrationReport, PageCount, PeerDisk, PeerMigrated, PeerMigration,
-    PeerVolume, SentVolume, VmName, VolumeAt, VolumeUse,
+    ByteCount, DataRole, DiskTransfer, ForkId, MigrationReport, PageCount, PeerDisk, PeerMigrated,
+    PeerMigration, PeerVolume, SentVolume, VmName, VolumeAt, VolumeUse,
 };
 use futures::future::join_all;
 use tokio::net::UnixStream;

@@ -121,7 +121,9 @@ impl Blockd {
     /// Needs of other hosts; none if there are no volumes.
     pub(super) fn needs(&self) -> Result<Vec<Need>, VolumeError> {
         match self.has_any() {
-            true => { self.ask(&Request::Needs {})? }.needs().ok_or(VolumeError::Answer),
+            true => { self.ask(&Request::Needs {})? }
+                .needs()
+                .ok_or(VolumeError::Answer),
             false => Ok(Vec::new()),
         }
     }

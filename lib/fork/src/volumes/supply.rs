@@ -20,10 +20,7 @@ use forkyard_blockd::{Need, Request};
 use forkyard_types::{ErrorKind, PeerSupply, VmName, VolumeAt};
 use forkyard_vm::lock;
 use std::{
-    collections::BTreeSet,
-    os::unix::net::UnixStream as StdUnixStream,
-    sync::Mutex,
-    time::Duration,
+    collections::BTreeSet, os::unix::net::UnixStream as StdUnixStream, sync::Mutex, time::Duration,
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, AsyncWriteExt as _, copy_bidirectional},
@@ -47,14 +44,17 @@ pub(crate) struct Supplies {
 #[derive(Debug)]
 pub struct SupplyLine {
     server: StdUnixStream,
-    /// What it has said already.
+    /// Bytes that it has sent already.
     said: Vec<u8>,
 }
 
 impl SupplyLine {
     /// Carries bytes between the server and another host until either ends. Cancel-safe: both ends
     /// are closed.
-    pub async fn carry(self, mut there: impl AsyncRead + AsyncWrite + Unpin) -> std::io::Result<()> {
+    pub async fn carry(
+        self,
+        mut there: impl AsyncRead + AsyncWrite + Unpin,
+    ) -> std::io::Result<()> {
         self.server.set_read_timeout(None)?;
         self.server.set_write_timeout(None)?;
         self.server.set_nonblocking(true)?;
@@ -113,11 +113,20 @@ impl Host {
                         Ok(()) => {}
                         Err(error) if error.kind() == ErrorKind::NotFound => {
                             if let Err(error) = host.need_is_over(&need).await {
-                                tracing::warn!(?need, error = &error as &dyn std::error::Error, "kept for another host still");
+                                tracing::warn!(
+                                    ?need,
+                                    error = &error as &dyn std::error::Error,
+                                    "kept for another host still"
+                                );
                             }
                         }
                         Err(error) => {
-                            tracing::debug!(?need, fill, error = &error as &dyn std::error::Error, "no line");
+                            tracing::debug!(
+                                ?need,
+                                fill,
+                                error = &error as &dyn std::error::Error,
+                                "no line"
+                            );
                         }
                     }
                     let soon = timeout(AGAIN, host.supplies.changed.notified());

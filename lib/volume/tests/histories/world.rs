@@ -183,7 +183,9 @@ impl World {
         if left.is_ok() {
             self.value += count;
             let version = version.expect("few");
-            let away = (first..).zip(values).map(|(it, value)| ((it, version), value));
+            let away = (first..)
+                .zip(values)
+                .map(|(it, value)| ((it, version), value));
             self.elsewhere.extend(away);
         }
     }
