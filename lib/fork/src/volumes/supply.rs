@@ -148,13 +148,19 @@ impl Host {
             Ok::<_, VolumeError>((id, blockd.serve(&name, snapshot)?))
         });
         // What is not found here is no answer of that host's.
-        let (id, (server, said)) = opened.await.map_err(|error| match error.kind() {
-            ErrorKind::NotFound => HostError::Invalid(format!("{} is not here", need.snapshot)),
-            _ => error,
+        let (id, (server, said)) = opened.await.map_err(|error| {
+            let why = || format!("{} is not here", need.snapshot);
+            match error.kind() == ErrorKind::NotFound {
+                true => HostError::Invalid(why()),
+                false => error,
+            }
         })?;
-        let peer = self.peer(&need.by).map_err(|error| match error.kind() {
-            ErrorKind::NotFound => HostError::Invalid(format!("no host is called {}", need.by)),
-            _ => error,
+        let peer = self.peer(&need.by).map_err(|error| {
+            let why = || format!("no host is called {}", need.by);
+            match error.kind() == ErrorKind::NotFound {
+                true => HostError::Invalid(why()),
+                false => error,
+            }
         })?;
         let wanted = PeerSupply {
             id,
