@@ -71,6 +71,8 @@ mod multicast;
 mod network;
 #[path = "needs_root/nodes.rs"]
 mod nodes;
+#[path = "needs_root/on_demand.rs"]
+mod on_demand;
 #[path = "needs_root/outside.rs"]
 mod outside;
 #[path = "needs_root/patience.rs"]

@@ -26,6 +26,9 @@ pub struct MigrateRequest {
     /// deadline passes.
     #[serde(default)]
     pub if_stuck: IfStuck,
+    /// Part of the volumes that are its disks that is sent before it moves.
+    #[serde(default)]
+    pub disk: DiskTransfer,
     /// Name of a checkpoint of the instant at which it left, which stays on the host that it leaves.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub keep_copy: Option<VmName>,
@@ -33,6 +36,21 @@ pub struct MigrateRequest {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schema(max_items = 63))]
     pub together: Vec<String>,
+}
+
+/// Part of a volume that is sent before its VM moves.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum DiskTransfer {
+    /// All that the other host lacks, if that is 64 MiB at most; otherwise as on demand.
+    #[default]
+    Auto,
+    /// All that the other host lacks.
+    Ahead,
+    /// Blocks that were read or written of late. The rest is fetched from this host once the VM is at the
+    /// other: when it is read, and by and by.
+    OnDemand,
 }
 
 /// Action on a VM whose pages do not become fewer while they are sent ahead.
@@ -100,6 +118,9 @@ pub struct MigrationReport {
     /// Blocks of its volumes sent ahead, of 4096 bytes each; 0 if it has none.
     #[serde(default)]
     pub blocks_ahead: u64,
+    /// Blocks left here, which the other host fetches once it has the VM.
+    #[serde(default)]
+    pub blocks_left: u64,
     /// Blocks sent while the guest stood still.
     #[serde(default)]
     pub blocks_last: u64,
@@ -183,6 +204,20 @@ pub struct PeerVolume {
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     #[cfg_attr(feature = "schema", schema(value_type = Vec<String>))]
     pub publish: Vec<Publish>,
+}
+
+/// `GET /v1/peer/volumes/{volume}/supply`: blocks that a volume may lack.
+#[cfg_attr(feature = "schema", derive(utoipa::IntoParams))]
+#[cfg_attr(feature = "schema", into_params(parameter_in = Query))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerSupply {
+    /// Identity of the volume.
+    pub id: String,
+    /// Snapshot of it, at the host that supplies.
+    pub snapshot: String,
+    /// All that is lacking is to come; otherwise what is read.
+    pub fill: bool,
 }
 
 /// `PUT /v1/peer/migrations/{migration}/volume`: the snapshot that comes.

@@ -22,10 +22,37 @@ pub struct VolumeView {
     pub vm: Option<VmName>,
     /// Number of its last writer: each one that began counts one more.
     pub epoch: u32,
+    /// Amounts of it that are at other hosts still, and are fetched from there: because they are read,
+    /// or by and by. Empty once all of it is here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lacking: Vec<VolumeLacking>,
+    /// Hosts that fetch blocks of it from here. It cannot be removed until they have all.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub needed_by: Vec<VolumeNeed>,
     /// Snapshots of the volume, the oldest first.
     pub snapshots: Vec<VolumeSnapshot>,
     /// Reason why it cannot be opened; then nothing else is known of it. It can be removed.
     pub failure: Option<String>,
+}
+
+/// Amount of a volume that is at another host.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeLacking {
+    /// Host, as it calls itself.
+    pub at: String,
+    /// Bytes.
+    pub size: ByteCount,
+}
+
+/// Host that fetches blocks of a volume.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VolumeNeed {
+    /// Host, as it is called here.
+    pub host: String,
+    /// Snapshot that has them.
+    pub snapshot: String,
 }
 
 /// A volume as it was at one instant.

@@ -112,6 +112,15 @@ pub enum Command {
     /// The volume must have no writer; what was written to it since is undone
     #[command(after_help = "Example:\n  forkyard-blockd receive d <monday.stream")]
     Receive { name: String },
+    /// List the hosts that fetch blocks of volumes from here: volume, snapshot, host
+    Needs,
+    /// End the need of a host that is lost for good. Blocks that it has not fetched are lost to it
+    #[command(after_help = "Example:\n  forkyard-blockd unneed d sent-4711 b")]
+    Unneed {
+        name: String,
+        snapshot: String,
+        by: String,
+    },
     /// Give back room that nothing needs
     Compact { name: String },
     /// Have the server flush all volumes and end
@@ -201,7 +210,10 @@ impl Command {
                 name,
                 snapshot,
                 since,
+                hot: None,
             },
+            Self::Needs => Request::Needs {},
+            Self::Unneed { name, snapshot, by } => Request::Unneed { name, snapshot, by },
             Self::Receive { name } => Request::Receive { name, epoch: None },
             Self::Compact { name } => Request::Compact { name },
             Self::End => Request::End {},

@@ -81,6 +81,11 @@ fn ask(socket: &Path, request: &Request) -> anyhow::Result<()> {
         Answer::Opened { export } => writeln!(out, "{export}")?,
         Answer::Blocks(blocks) => writeln!(out, "{blocks}")?,
         Answer::Counts(counts) => writeln!(out, "{}", serde_json::to_string_pretty(&counts)?)?,
+        Answer::Needs(needs) => {
+            for need in needs {
+                writeln!(out, "{}\t{}\t{}", need.volume, need.snapshot, need.by)?;
+            }
+        }
         Answer::Done {} | Answer::Stream {} | Answer::Failed { .. } => {}
     }
     Ok(())

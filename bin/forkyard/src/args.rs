@@ -357,10 +357,25 @@ pub struct Migrate {
         default_value = "give-up"
     )]
     pub if_stuck: IfStuck,
+    /// Part of the volumes that are its disks that is sent before it moves: all that the other host
+    /// lacks, or what was used of late; the rest is fetched from here when it is read, and by and by.
+    #[arg(long, value_enum, default_value = "auto")]
+    pub disk: Disk,
     /// Keep a checkpoint here of the instant at which it leaves, under this name: forks of it are
     /// other VMs.
     #[arg(long, value_name = "NAME")]
     pub keep_copy: Option<VmName>,
+}
+
+/// Part of a volume that is sent ahead.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+pub enum Disk {
+    /// All, if 64 MiB at most are lacking there; otherwise on demand.
+    Auto,
+    /// All.
+    Ahead,
+    /// Blocks that were used of late.
+    OnDemand,
 }
 
 /// Action on a VM that cannot be moved within the gap that is wanted.

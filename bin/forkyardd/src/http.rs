@@ -167,6 +167,7 @@ fn common() -> OpenApiRouter<Shared> {
                 .routes(routes!(peer::migrations))
                 .routes(routes!(peer::volume))
                 .routes(routes!(peer::commands))
+                .routes(routes!(peer::supply))
                 .routes(routes!(peer::families))
                 .routes(routes!(peer::ticket))
                 .layer(DefaultBodyLimit::max(forkyard_service::bodies::INPUT)),

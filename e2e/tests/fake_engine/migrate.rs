@@ -130,7 +130,11 @@ fn a_daemon_killed_at_any_step_of_a_migration_leaves_its_vm_on_exactly_one_host(
         if paused {
             cluster.host(0).ok(["pause", "p"]);
         }
-        let copy: &[_] = if paused { &["--keep-copy", "c"] } else { &[] };
+        let copy: &[_] = if paused {
+            &["--keep-copy", "c", "--disk", "on-demand"]
+        } else {
+            &[]
+        };
         sweep(&mut cluster, 0, copy);
         sweep(&mut cluster, 1, copy);
         cluster.host(0).ok(["resume", "p"]);

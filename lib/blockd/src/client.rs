@@ -115,6 +115,7 @@ impl Client {
             | Answer::Stream {}
             | Answer::Blocks(_)
             | Answer::Counts(_)
+            | Answer::Needs(_)
             | Answer::Opened { .. }) => Ok(answer),
         }
     }
@@ -123,6 +124,14 @@ impl Client {
     pub fn send(mut self, request: &Request) -> Result<impl BufRead + use<>, ClientError> {
         self.ask(request)?;
         Ok(self.stream)
+    }
+
+    /// Has the server answer by a stream, both ways from then on; what came of it already is returned
+    /// with the connection.
+    pub fn line(mut self, request: &Request) -> Result<(UnixStream, Vec<u8>), ClientError> {
+        self.ask(request)?;
+        let came = self.stream.buffer().to_vec();
+        Ok((self.stream.into_inner(), came))
     }
 
     /// Begins to have a snapshot taken: what is returned is to be written the stream, and

@@ -14,8 +14,10 @@ use forkyard_nbd::{
     Broken, Command, Cookie, Durability, ErrorCode, Extent, Extents, Fragments, Handshake,
     Incoming, Range, Reply, Request, Transmission, Turn,
 };
-use forkyard_volume_store::{Blame, Found, Library, Patience, Scratch, StoreError};
+use forkyard_volume::Epoch;
+use forkyard_volume_store::{Blame, Found, Library, Patience, Scratch, Store, StoreError};
 use std::{
+    borrow::Cow,
     io::{self, Read, Write},
     net::Shutdown,
     os::unix::net::UnixStream,
@@ -229,30 +231,15 @@ impl Connection<'_> {
                 data,
                 durability,
             } => {
-                let written = self.writer().and_then(|epoch| {
-                    let written = self.opened.store.write(epoch, offset, data);
-                    written.map_err(|error| self.code(&error))
-                });
-                self.written(cookie, written, durability);
+                let change = Change::Write(offset, data.into());
+                self.change(cookie, change, durability);
             }
             Command::Trim { range, durability } => {
-                let written = self.writer().and_then(|epoch| {
-                    let (offset, length) = (range.offset, u64::from(range.length));
-                    let discarded = self.opened.store.discard(epoch, offset, length);
-                    discarded.map_err(|error| self.code(&error))
-                });
-                self.written(cookie, written, durability);
+                self.change(cookie, Change::Discard(range), durability);
             }
             Command::WriteZeroes {
                 range, durability, ..
-            } => {
-                let written = self.writer().and_then(|epoch| {
-                    let (offset, length) = (range.offset, u64::from(range.length));
-                    let zeroed = self.opened.store.zero(epoch, offset, length);
-                    zeroed.map_err(|error| self.code(&error))
-                });
-                self.written(cookie, written, durability);
-            }
+            } => self.change(cookie, Change::Zero(range), durability),
             Command::Flush => self.flush_later(cookie),
             // What is read stays in memory by itself.
             Command::Cache(_) => self.reply.done(&mut self.out, cookie),
@@ -260,15 +247,33 @@ impl Connection<'_> {
         }
     }
 
-    fn writer(&self) -> Result<forkyard_volume::Epoch, ErrorCode> {
-        self.opened.epoch.ok_or(ErrorCode::Permission)
-    }
-
-    fn written(&mut self, cookie: Cookie, done: Result<(), ErrorCode>, durability: Durability) {
-        match (done, durability) {
+    fn change(&mut self, cookie: Cookie, change: Change<'_>, durability: Durability) {
+        let Some(epoch) = self.opened.epoch else {
+            let code = ErrorCode::Permission;
+            return self.reply.failed(&mut self.out, cookie, code);
+        };
+        match (
+            change.make(&self.opened.store, epoch, Patience::Now),
+            durability,
+        ) {
             (Ok(()), Durability::Cached) => self.reply.done(&mut self.out, cookie),
             (Ok(()), Durability::Durable) => self.flush_later(cookie),
-            (Err(error), _) => self.reply.failed(&mut self.out, cookie, error),
+            (Err(StoreError::NotCached), _) => {
+                let (opened, reply) = (Arc::clone(&self.opened), self.reply);
+                let change = change.into_owned();
+                self.later(cookie, move |out| {
+                    change.make(&opened.store, epoch, Patience::Disk)?;
+                    if durability == Durability::Durable {
+                        opened.store.flush()?;
+                    }
+                    reply.done(out, cookie);
+                    Ok(())
+                });
+            }
+            (Err(error), _) => {
+                let code = self.code(&error);
+                self.reply.failed(&mut self.out, cookie, code);
+            }
         }
     }
 
@@ -296,43 +301,40 @@ impl Connection<'_> {
 
     fn read_later(&mut self, cookie: Cookie, range: Range, fragments: Fragments) {
         let (opened, reply) = (Arc::clone(&self.opened), self.reply);
-        self.later(move |out| {
+        self.later(cookie, move |out| {
             let mut scratch = Scratch::default();
             let form = (range, fragments);
-            let read = read(
-                &opened,
-                reply,
-                cookie,
-                form,
-                out,
-                &mut scratch,
-                Patience::Wait,
-            );
-            if let Err(error) = read {
-                reply.failed(out, cookie, code(&opened, &error));
-            }
+            let patience = Patience::Disk;
+            read(&opened, reply, cookie, form, out, &mut scratch, patience)
         });
     }
 
     fn flush_later(&mut self, cookie: Cookie) {
         let (opened, reply) = (Arc::clone(&self.opened), self.reply);
-        self.later(move |out| match opened.store.flush() {
-            Ok(()) => reply.done(out, cookie),
-            Err(error) => reply.failed(out, cookie, code(&opened, &error)),
+        self.later(cookie, move |out| {
+            opened.store.flush()?;
+            reply.done(out, cookie);
+            Ok(())
         });
     }
 
-    /// Has a worker fill a reply.
-    fn later(&mut self, job: impl FnOnce(&mut Vec<u8>) + Send + 'static) {
-        let ticket: Ticket = self.pending.enter(MOST_PENDING);
-        let replies = self.replies.clone();
-        self.workers.run(move || {
-            let mut out = Vec::new();
-            job(&mut out);
-            // Fails once the connection has: no answer can be sent then.
-            let _ = replies.send(out);
-            drop(ticket);
-        });
+    /// Has a worker fill a reply. What needs blocks of another host is tried again once they are
+    /// here; no worker waits for them.
+    fn later(
+        &mut self,
+        cookie: Cookie,
+        attempt: impl FnMut(&mut Vec<u8>) -> Result<(), StoreError> + Send + 'static,
+    ) {
+        let late = Late {
+            opened: Arc::clone(&self.opened),
+            reply: self.reply,
+            cookie,
+            workers: self.workers.clone(),
+            replies: self.replies.clone(),
+            _ticket: self.pending.enter(MOST_PENDING),
+            attempt: Box::new(attempt),
+        };
+        self.workers.run(move || late.run());
     }
 
     fn status(&mut self, cookie: Cookie, range: Range, extents: Extents) {
@@ -361,6 +363,73 @@ impl Connection<'_> {
 
     fn code(&self, error: &StoreError) -> ErrorCode {
         code(&self.opened, error)
+    }
+}
+
+/// Change that a client asked for.
+enum Change<'a> {
+    Write(u64, Cow<'a, [u8]>),
+    Discard(Range),
+    Zero(Range),
+}
+
+impl Change<'_> {
+    fn make(&self, store: &Store, epoch: Epoch, patience: Patience) -> Result<(), StoreError> {
+        match self {
+            Self::Write(offset, data) => store.write_if(epoch, *offset, data, patience),
+            Self::Discard(range) => {
+                store.discard(epoch, range.offset, range.length.into(), patience)
+            }
+            Self::Zero(range) => store.zero_if(epoch, range.offset, range.length.into(), patience),
+        }
+    }
+
+    fn into_owned(self) -> Change<'static> {
+        match self {
+            Self::Write(offset, data) => Change::Write(offset, data.into_owned().into()),
+            Self::Discard(range) => Change::Discard(range),
+            Self::Zero(range) => Change::Zero(range),
+        }
+    }
+}
+
+/// Appends a reply, or nothing if it fails. Called again if blocks had to be fetched first.
+type Attempt = dyn FnMut(&mut Vec<u8>) -> Result<(), StoreError> + Send;
+
+/// Reply that a worker fills.
+struct Late {
+    opened: Arc<Opened>,
+    reply: Reply,
+    cookie: Cookie,
+    workers: Workers,
+    replies: Sender<Vec<u8>>,
+    _ticket: Ticket,
+    attempt: Box<Attempt>,
+}
+
+impl Late {
+    fn run(mut self) {
+        let mut out = Vec::new();
+        match (self.attempt)(&mut out) {
+            Ok(()) => self.answer(out),
+            Err(StoreError::Absent(absent)) => absent.when_here(move |outcome| match outcome {
+                Ok(()) => self.workers.clone().run(move || self.run()),
+                Err(error) => self.fail(&error),
+            }),
+            Err(error) => self.fail(&error),
+        }
+    }
+
+    fn fail(self, error: &StoreError) {
+        let mut out = Vec::new();
+        let code = code(&self.opened, error);
+        self.reply.failed(&mut out, self.cookie, code);
+        self.answer(out);
+    }
+
+    fn answer(self, out: Vec<u8>) {
+        // Fails once the connection has: no answer can be sent then.
+        let _ = self.replies.send(out);
     }
 }
 
@@ -403,7 +472,8 @@ fn code(opened: &Opened, error: &StoreError) -> ErrorCode {
     match error.blame() {
         Blame::Fenced => ErrorCode::Permission,
         Blame::Caller => ErrorCode::Invalid,
-        Blame::Room => ErrorCode::NoSpace,
+        // QEMU stops a VM on this, which goes on once there is room, or the other host is back.
+        Blame::Room | Blame::Elsewhere => ErrorCode::NoSpace,
         Blame::Missing | Blame::Host => {
             let volume = opened.store.name();
             tracing::error!(volume, %error, source = ?error, "request failed");

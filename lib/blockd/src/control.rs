@@ -1,8 +1,11 @@
 //! Control socket: one thread a connection, one request at a time.
 
-use crate::{Answer, Request, exports::writer_name, passes::Passes, protocol::MAX_LINE};
+use crate::{
+    Answer, Hot, Request, exports::writer_name, lines, passes::Passes, protocol::MAX_LINE,
+};
+use forkyard_replicate::Purpose;
 use forkyard_volume::{Epoch, Opening, Policy, Takeover, View};
-use forkyard_volume_store::{BaseFacts, Blame, Library, StoreError};
+use forkyard_volume_store::{Ahead, BaseFacts, Blame, Library, StoreError};
 use std::{
     io::{self, BufRead, BufReader, BufWriter, Read, Write},
     os::unix::net::UnixStream,
@@ -41,6 +44,7 @@ pub(crate) fn serve(stream: &UnixStream, library: &Library, passes: &Passes) -> 
                 name,
                 snapshot,
                 since,
+                hot,
             }) => match library.open(&name).and_then(|store| {
                 // Asked for before the answer: what is not there is no stream.
                 store.snapshot_called(&snapshot)?;
@@ -54,7 +58,9 @@ pub(crate) fn serve(stream: &UnixStream, library: &Library, passes: &Passes) -> 
                     tell(stream, &Answer::Stream {})?;
                     let mut out = BufWriter::with_capacity(STREAM, stream);
                     // The other end sees that it has no end.
-                    let sent = store.send(&snapshot, since.as_deref(), &mut out);
+                    let ahead =
+                        hot.map_or(Ahead::All, |Hot { most, from }| Ahead::Hot { most, from });
+                    let sent = store.send(&snapshot, since.as_deref(), &ahead, &mut out);
                     sent.map_err(io::Error::other)?;
                     continue;
                 }
@@ -68,6 +74,50 @@ pub(crate) fn serve(stream: &UnixStream, library: &Library, passes: &Passes) -> 
                         tell(stream, &failed(&error))?;
                         return Ok(After::GoOn);
                     }
+                }
+            }
+            Ok(Request::Serve { name, snapshot }) => {
+                let found = library.open(&name).and_then(|store| {
+                    store.snapshot_called(&snapshot)?;
+                    Ok(store)
+                });
+                match found {
+                    Ok(store) => {
+                        tell(stream, &Answer::Stream {})?;
+                        lines::answer(stream, &mut reader, &store, &snapshot)?;
+                        return Ok(After::GoOn);
+                    }
+                    Err(error) => failed(&error),
+                }
+            }
+            Ok(Request::Supply {
+                name,
+                id,
+                snapshot,
+                fill,
+            }) => {
+                let purpose = match fill {
+                    true => Purpose::Fill,
+                    false => Purpose::Demand,
+                };
+                let found = library.open(&name).and_then(|store| {
+                    let asking = match store.id_text() == id {
+                        true => store.ask(&snapshot, purpose)?,
+                        false => return Err(StoreError::OtherVolume(name)),
+                    };
+                    Ok((store, asking))
+                });
+                match found {
+                    Ok((store, asking)) => {
+                        tell(stream, &Answer::Stream {})?;
+                        let line = (&*store, asking);
+                        // A host that goes away is nothing of note.
+                        if let Err(error) = lines::ask(stream, &mut reader, line, purpose) {
+                            tracing::debug!(%error, volume = store.name(), "line broken");
+                        }
+                        return Ok(After::GoOn);
+                    }
+                    Err(error) => failed(&error),
                 }
             }
             Ok(request) => answer(request, library, passes).unwrap_or_else(|error| failed(&error)),
@@ -158,7 +208,13 @@ fn answer(request: Request, library: &Library, passes: &Passes) -> Result<Answer
             return Ok(Answer::Blocks(library.open(&name)?.changed(&since)?.0));
         }
         // By the connection, which they are followed or answered by a stream on.
-        Request::Send { .. } | Request::Receive { .. } => {}
+        Request::Send { .. }
+        | Request::Receive { .. }
+        | Request::Serve { .. }
+        | Request::Supply { .. } => {}
+        Request::Need { name, snapshot, by } => library.open(&name)?.need(&snapshot, &by)?,
+        Request::Unneed { name, snapshot, by } => library.open(&name)?.unneed(&snapshot, &by)?,
+        Request::Needs {} => return Ok(Answer::Needs(library.needs()?)),
         Request::Resize { name, size } => library.open(&name)?.resize(size)?,
         Request::Remove { name } => library.remove(&name)?,
         Request::Import { name, file, size } => library.import(&name, &file, size)?,

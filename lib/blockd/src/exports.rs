@@ -90,7 +90,9 @@ fn denied(error: StoreError) -> Denied {
     let why = error.to_string();
     match error.blame() {
         Blame::Missing => Denied::Unknown(why),
-        Blame::Fenced | Blame::Caller | Blame::Room | Blame::Host => Denied::Policy(why),
+        Blame::Fenced | Blame::Caller | Blame::Room | Blame::Elsewhere | Blame::Host => {
+            Denied::Policy(why)
+        }
     }
 }
 

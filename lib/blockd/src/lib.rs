@@ -20,6 +20,7 @@ mod client;
 mod connection;
 mod control;
 mod exports;
+mod lines;
 mod passes;
 mod protocol;
 mod server;
@@ -27,6 +28,6 @@ mod workers;
 
 pub use client::{Client, ClientError};
 pub use forkyard_volume::Geometry;
-pub use forkyard_volume_store::{Blame, Counts, StoreError as StreamError, relay};
-pub use protocol::{Answer, Request, SnapshotStatus, Status, Writer};
+pub use forkyard_volume_store::{Blame, Counts, Need, Relayed, StoreError as StreamError, relay};
+pub use protocol::{Answer, Hot, LackingStatus, Request, SnapshotStatus, Status, Writer};
 pub use server::{End, Server, Setup, StartError, Users};

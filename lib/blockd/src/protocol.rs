@@ -1,7 +1,7 @@
 //! Requests to the control socket, and their answers: one JSON object a line.
 
 use forkyard_volume::Opening;
-use forkyard_volume_store::{Blame, Counts, Facts};
+use forkyard_volume_store::{Blame, Counts, Facts, Need};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -100,6 +100,10 @@ pub enum Request {
         /// Earlier snapshot from which only the differences are told.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         since: Option<String>,
+        /// Blocks that are sent, if not all are: those of late, up to this number. The rest is
+        /// fetched from this host.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        hot: Option<Hot>,
     },
     /// Take a snapshot from the stream that follows. Answered at its end; the connection is
     /// closed if it cannot be taken.
@@ -109,6 +113,46 @@ pub enum Request {
         /// Epoch of the writer that there is, if there is one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         epoch: Option<u32>,
+    },
+    /// Keep a snapshot for another host, which will fetch blocks of it.
+    Need {
+        /// Volume.
+        name: String,
+        /// Snapshot.
+        snapshot: String,
+        /// Host, as it is called here.
+        by: String,
+    },
+    /// End a need.
+    Unneed {
+        /// Volume.
+        name: String,
+        /// Snapshot.
+        snapshot: String,
+        /// Host, as it is called here.
+        by: String,
+    },
+    /// List needs.
+    Needs {},
+    /// Fetch blocks that are lacking over this connection, from a server that answers
+    /// [`Request::Serve`]. After [`Answer::Stream`] questions follow. An answer that the volume or
+    /// snapshot is missing says that nothing of it is lacking.
+    Supply {
+        /// Volume.
+        name: String,
+        /// Identity of the volume.
+        id: String,
+        /// Snapshot at the other host.
+        snapshot: String,
+        /// Fetch all that is lacking; otherwise what is read.
+        fill: bool,
+    },
+    /// Answer questions for blocks of a snapshot. They follow after [`Answer::Stream`].
+    Serve {
+        /// Volume.
+        name: String,
+        /// Snapshot.
+        snapshot: String,
     },
     /// Count the blocks that were written since a snapshot.
     Changed {
@@ -147,6 +191,15 @@ pub enum Request {
     End {},
 }
 
+/// Blocks that are sent where not all are.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Hot {
+    /// Most blocks.
+    pub most: usize,
+    /// Host that has the rest, as it calls itself.
+    pub from: String,
+}
+
 /// Answer of the server.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
@@ -168,6 +221,8 @@ pub enum Answer {
     Stream {},
     /// Number of blocks, of 4096 bytes.
     Blocks(u64),
+    /// Needs of other hosts.
+    Needs(Vec<Need>),
     /// Not done.
     Failed {
         /// Class of the failure.
@@ -188,6 +243,7 @@ impl Answer {
             | Self::Stream {}
             | Self::Counts(_)
             | Self::Blocks(_)
+            | Self::Needs(_)
             | Self::Failed { .. } => None,
         }
     }
@@ -202,6 +258,7 @@ impl Answer {
             | Self::Stream {}
             | Self::Counts(_)
             | Self::Blocks(_)
+            | Self::Needs(_)
             | Self::Failed { .. } => None,
         }
     }
@@ -216,6 +273,7 @@ impl Answer {
             | Self::Stream {}
             | Self::Counts(_)
             | Self::Blocks(_)
+            | Self::Needs(_)
             | Self::Failed { .. } => None,
         }
     }
@@ -229,6 +287,22 @@ impl Answer {
             | Self::Volume(_)
             | Self::Opened { .. }
             | Self::Stream {}
+            | Self::Blocks(_)
+            | Self::Needs(_)
+            | Self::Failed { .. } => None,
+        }
+    }
+
+    /// Needs of other hosts, if that is what was answered.
+    pub fn needs(self) -> Option<Vec<Need>> {
+        match self {
+            Self::Needs(needs) => Some(needs),
+            Self::Done {}
+            | Self::Volumes(_)
+            | Self::Volume(_)
+            | Self::Opened { .. }
+            | Self::Stream {}
+            | Self::Counts(_)
             | Self::Blocks(_)
             | Self::Failed { .. } => None,
         }
@@ -244,6 +318,7 @@ impl Answer {
             | Self::Opened { .. }
             | Self::Stream {}
             | Self::Counts(_)
+            | Self::Needs(_)
             | Self::Failed { .. } => None,
         }
     }
@@ -273,6 +348,23 @@ pub struct Status {
     /// Snapshot that it lies over, VOLUME@SNAPSHOT, if it is a branch.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub base: Option<String>,
+    /// Amounts of it that are at other hosts, and are fetched from there.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub lacking: Vec<LackingStatus>,
+    /// Hosts that fetch blocks of it from here.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub needs: Vec<Need>,
+}
+
+/// Amount of a volume that is at another host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LackingStatus {
+    /// Host, as it calls itself.
+    pub host: String,
+    /// Snapshot of the volume there.
+    pub snapshot: String,
+    /// Blocks, of 4096 bytes.
+    pub blocks: u64,
 }
 
 /// State of the writer.
@@ -317,6 +409,14 @@ impl From<Facts> for Status {
             base: facts
                 .base
                 .map(|it| format!("{}@{}", it.volume, it.snapshot)),
+            lacking: { facts.lacking.into_iter() }
+                .map(|it| LackingStatus {
+                    host: it.host,
+                    snapshot: it.snapshot,
+                    blocks: it.blocks,
+                })
+                .collect(),
+            needs: facts.needs,
         }
     }
 }

@@ -31,7 +31,7 @@ use std::{
         mpsc::{Receiver, Sender, channel},
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Connections at a time.
@@ -334,6 +334,7 @@ impl Drop for Inside {
 fn upkeep(library: &Library) {
     loop {
         for store in library.opened() {
+            store.expire(Instant::now());
             match store.upkeep() {
                 Ok(done) if done.checkpoint => {
                     tracing::debug!(volume = store.name(), ?done, "upkeep");

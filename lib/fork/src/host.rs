@@ -85,6 +85,7 @@ pub struct Host {
     pub(crate) arrivals: Arrivals,
     /// VMs that are on their way here.
     pub(crate) incoming: Incoming,
+    pub(crate) supplies: crate::volumes::Supplies,
     /// Clones that other hosts made for this one.
     pub(crate) abroad: Abroad,
     /// Clones of theirs that are being ended, because they are no longer awaited.
@@ -176,6 +177,7 @@ impl Host {
             progress: Progress::new(events.clone()),
             forks: UnderWay::default(),
             incoming: Incoming::default(),
+            supplies: crate::volumes::Supplies::default(),
             abroad: Abroad::default(),
             doomed: Mutex::default(),
             parted: tokio::sync::Mutex::default(),

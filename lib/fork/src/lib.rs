@@ -83,6 +83,7 @@ pub use room::{Granted, Lot, Room};
 pub use snapshot::OtherAgent;
 pub use substrate::SubstrateError;
 pub use ticket::{Denied, Promise, Share, Tickets, lay_out};
+pub use volumes::SupplyLine;
 pub use volumes::VolumeError;
 
 pub use forkyard_vmm::{AccelChoice, Engine, VmmError};

@@ -43,8 +43,8 @@ use forkyard_network::Subnet;
 use forkyard_store::{FamilyNo, FamilyRecord};
 use forkyard_types::{
     ApiError, FamilyId, ForkId, ForkProgress, PeerFamiliesRequest, PeerFamiliesResponse,
-    PeerForkRequest, PeerForkResponse, PeerMigrated, PeerMigration, PeerTicketRequest,
-    PeerTicketResponse, SentVolume, VmId, VmView,
+    PeerForkRequest, PeerForkResponse, PeerMigrated, PeerMigration, PeerSupply, PeerTicketRequest,
+    PeerTicketResponse, SentVolume, VmId, VmName, VmView,
 };
 use futures::future::BoxFuture;
 use std::{
@@ -88,6 +88,14 @@ pub trait Peer: fmt::Debug + Send + Sync {
     /// Connects to the commands in a VM that has moved there, as frames of the link to its guest.
     /// Cancel-safe.
     fn commands(&self, migration: ForkId) -> BoxFuture<'_, Result<Box<dyn Duplex>, ApiError>>;
+
+    /// Connects to its server of volumes, which asks for blocks of a volume that it lacks. `NotFound` if it
+    /// lacks none. Cancel-safe.
+    fn supply(
+        &self,
+        volume: &VmName,
+        wanted: PeerSupply,
+    ) -> BoxFuture<'_, Result<Box<dyn Duplex>, ApiError>>;
 
     /// Tells it where places of families are that it was lent some of, and asks how it
     /// stands to them. Cancel-safe.

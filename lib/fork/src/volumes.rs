@@ -24,19 +24,22 @@ mod data;
 mod doctor;
 mod error;
 mod service;
+mod supply;
 
 pub(crate) use attach::{frozen_at, has_volume};
 pub(crate) use data::{branched, data_disk, frozen, private_name};
 pub(crate) use doctor::LeftVolume;
 pub use error::VolumeError;
 pub(crate) use service::Blockd;
+pub(crate) use supply::Supplies;
+pub use supply::SupplyLine;
 
 use crate::{Host, HostError, blocking::blocking};
 use forkyard_blockd::{Counts, Request, Status};
 use forkyard_store::{VmRecord, VolumeCopy};
 use forkyard_types::{
-    ByteCount, CreateVolume, ExportVolume, ResizeVolume, SnapshotVolume, VmName, VolumeAt,
-    VolumeSnapshot, VolumeUse, VolumeView,
+    ByteCount, CreateVolume, ExportVolume, PageCount, ResizeVolume, SnapshotVolume, VmName,
+    VolumeAt, VolumeLacking, VolumeNeed, VolumeSnapshot, VolumeUse, VolumeView,
 };
 use std::path::PathBuf;
 
@@ -347,6 +350,8 @@ fn view(
                 vm,
                 epoch: 0,
                 snapshots: Vec::new(),
+                lacking: Vec::new(),
+                needed_by: Vec::new(),
                 failure: Some(HostError::from(error).to_api().message),
             });
         }
@@ -371,6 +376,18 @@ fn view(
         failure: None,
         epoch: status.epoch,
         snapshots: snapshots.collect(),
+        lacking: { status.lacking.into_iter() }
+            .map(|it| VolumeLacking {
+                size: PageCount(it.blocks).bytes().unwrap_or_default(),
+                at: it.host,
+            })
+            .collect(),
+        needed_by: { status.needs.into_iter() }
+            .map(|it| VolumeNeed {
+                host: it.by,
+                snapshot: it.snapshot,
+            })
+            .collect(),
         name,
     })
 }

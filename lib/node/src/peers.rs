@@ -20,8 +20,8 @@ use forkyard_fork::{Duplex, FamilyNo, Granted, HERE, Lot, Neighbours, Peer, Room
 use forkyard_sys_host::tcp::round_trip;
 use forkyard_types::{
     ApiError, ErrorKind, FamilyId, ForkId, ForkProgress, PeerFamiliesRequest, PeerFamiliesResponse,
-    PeerForkRequest, PeerForkResponse, PeerMigrated, PeerMigration, PeerTicketRequest,
-    PeerTicketResponse, SentVolume, TokenSecret, VmId, VmView,
+    PeerForkRequest, PeerForkResponse, PeerMigrated, PeerMigration, PeerSupply, PeerTicketRequest,
+    PeerTicketResponse, SentVolume, TokenSecret, VmId, VmName, VmView,
 };
 use futures::future::{BoxFuture, FutureExt, ready};
 use hyper::Method;
@@ -396,6 +396,22 @@ impl Peer for Daemon {
 
     fn commands(&self, migration: ForkId) -> BoxFuture<'_, Result<Box<dyn Duplex>, ApiError>> {
         let path = format!("{MIGRATIONS}/{migration}/commands");
+        let asked = async move { self.client.upgraded(&path).await };
+        asked
+            .map(|answer| match answer {
+                Ok(stream) => Ok(Box::new(stream) as Box<dyn Duplex>),
+                Err(error) => Err(told(&error)),
+            })
+            .boxed()
+    }
+
+    fn supply(
+        &self,
+        volume: &VmName,
+        PeerSupply { id, snapshot, fill }: PeerSupply,
+    ) -> BoxFuture<'_, Result<Box<dyn Duplex>, ApiError>> {
+        let path =
+            format!("/v1/peer/volumes/{volume}/supply?id={id}&snapshot={snapshot}&fill={fill}");
         let asked = async move { self.client.upgraded(&path).await };
         asked
             .map(|answer| match answer {

@@ -21,11 +21,13 @@
 //! out of order; every request may be sent again until it is answered.
 
 mod authority;
+mod fetching;
 mod propagation;
 mod site;
 mod stamp;
 
 pub use authority::{Ask, Authority, Told};
+pub use fetching::{Fetching, Line, Purpose, Run};
 pub use propagation::{Budget, Decision, Destinations, Knobs, Propagation, Send};
 pub use site::{Closing, Data, Read, Role, Site, Unwritable, Writer};
 pub use stamp::{Entry, GlobalMap, OpeningId, SiteId, Sites, Stamp};

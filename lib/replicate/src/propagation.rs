@@ -52,6 +52,18 @@ impl Knobs {
     }
 }
 
+impl Knobs {
+    /// Priority of a block that a site lacks: greater ones are fetched first, and those that were
+    /// not touched have none. A block that was not written since counting began was before, so that
+    /// the law holds for it as for one that was written once.
+    pub fn fill(self, reads: u32, writes: u32) -> Option<f64> {
+        match (reads, writes) {
+            (0, 0) => None,
+            (reads, writes) => Some(self.priority(reads, writes.max(1)).max(0.0)),
+        }
+    }
+}
+
 /// Probability that the VM moves to each site.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Destinations(Vec<(SiteId, f64)>);
@@ -303,6 +315,9 @@ mod tests {
         ] {
             assert_eq!(knobs.priority(reads, writes), priority, "{reads}/{writes}");
         }
+        assert_eq!(knobs.fill(0, 0), None);
+        assert_eq!(knobs.fill(3, 0), Some(3003.0));
+        assert_eq!(knobs.fill(1, 2), Some(0.0));
         let eager = Knobs { k: 10.0, s: 0.5 };
         assert_eq!(eager.priority(1, 2), 6.0);
     }

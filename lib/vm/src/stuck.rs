@@ -1,5 +1,5 @@
-//! A VM that QEMU stopped because the host's disk was full when it wrote: it goes
-//! on where it was once there is room.
+//! A VM that QEMU stopped because the host's disk was full when it wrote, or what it read is at
+//! another host that does not answer: it goes on where it was once there is room, or that host is back.
 
 use crate::{Body, Vm, VmError};
 use forkyard_vmm::RunState;
@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 /// Between attempts to have it go on.
 const AGAIN: Duration = Duration::from_secs(2);
-const FULL: &str = "it could not write to its disk and stands still until the host's has room";
+const FULL: &str = "it could not use its disk and stands still until the host's has room, or the host that has the rest of its volume is back (`forkyard volume inspect`)";
 
 impl Vm {
     /// Has the VM go on whenever it stops by itself, as long as it runs at all.

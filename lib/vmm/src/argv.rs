@@ -22,7 +22,9 @@ const FILE: &str = "file-";
 const VOLUME: &str = "volume";
 /// With a geometry, which no guest of today looks at, QEMU does not read the first sector for
 /// one: a shell's disk may be on its way yet.
-const GEOMETRY: &str = "cyls=16383,heads=16,secs=63";
+/// The guest is stopped, and sees no error, when a disk says that it has no room, or, as servers of
+/// volumes say it, that what is read is at another host that does not answer.
+const DRIVE: &str = "cyls=16383,heads=16,secs=63,rerror=enospc,werror=enospc";
 /// As many as a machine of one vCPU has, whatever vCPUs come later: one thread serves them all.
 const QUEUES: &str = "num-queues=1";
 /// Slot on the bus of the first data disk: those before it are taken.
@@ -162,7 +164,7 @@ fn machine(spec: &MachineSpec, fds: Numbers, memory: &Value) -> Result<Vec<Strin
         };
         args.extend(["-blockdev".to_owned(), driver.to_string()]);
         args.extend(words(&format!(
-            "-device virtio-blk-pci,id=disk0,addr=2,drive={node},{QUEUES},{GEOMETRY}"
+            "-device virtio-blk-pci,id=disk0,addr=2,drive={node},{QUEUES},{DRIVE}"
         )));
     }
     for (number, drive) in spec.data.iter().enumerate() {
@@ -172,7 +174,7 @@ fn machine(spec: &MachineSpec, fds: Numbers, memory: &Value) -> Result<Vec<Strin
         args.extend(["-blockdev".to_owned(), driver.to_string()]);
         let serial = &drive.serial;
         args.extend(words(&format!(
-            "-device virtio-blk-pci,id={node},addr={addr:x},drive={node},serial={serial},{QUEUES},{GEOMETRY}"
+            "-device virtio-blk-pci,id={node},addr={addr:x},drive={node},serial={serial},{QUEUES},{DRIVE}"
         )));
     }
     if let Some((tap, mac)) = nic {

@@ -1,6 +1,6 @@
 //! Writes and flushes.
 
-use crate::{Found, Patience, Scratch, Store, StoreError};
+use crate::{Found, Patience, Scratch, Store, StoreError, heat::Access};
 use forkyard_volume::{
     BLOCK_BYTES, Batch, BlockData, BlockNo, Change, Epoch, Position, Refusal, Sequence, View,
 };
@@ -99,6 +99,20 @@ impl Store {
 
     /// Writes bytes anywhere in the volume, for the writer of an epoch.
     pub fn write(&self, epoch: Epoch, offset: u64, data: &[u8]) -> Result<(), StoreError> {
+        self.write_if(epoch, offset, data, Patience::Wait)
+    }
+
+    /// Writes bytes, unless that takes longer: of a block that is written in part, the rest may be at
+    /// another site. Nothing is changed then.
+    pub fn write_if(
+        &self,
+        epoch: Epoch,
+        offset: u64,
+        data: &[u8],
+        patience: Patience,
+    ) -> Result<(), StoreError> {
+        self.have_edges(offset, data.len() as u64, patience)?;
+        self.heat.touch(Access::Write, offset, data.len() as u64);
         self.counters.write(data.len() as u64);
         let mut appender = self.appender();
         let mut block = BlockNo(offset / BLOCK);
@@ -132,6 +146,27 @@ impl Store {
         Ok(())
     }
 
+    /// Has those blocks here that a range covers in part, before anything holds others up.
+    pub(crate) fn have_edges(
+        &self,
+        offset: u64,
+        length: u64,
+        patience: Patience,
+    ) -> Result<(), StoreError> {
+        if !self.is_lacking() {
+            return Ok(());
+        }
+        let end = offset.saturating_add(length);
+        let (mut data, mut scratch) = ([0; BLOCK_BYTES], Scratch::default());
+        for edge in [offset, end] {
+            let inside = edge / BLOCK * BLOCK;
+            if edge % BLOCK != 0 && self.size(View::Current).is_some_and(|size| inside < size) {
+                self.read(View::Current, inside, &mut data, &mut scratch, patience)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Writes a part of a block.
     fn patch(
         &self,
@@ -149,7 +184,7 @@ impl Store {
             offset,
             &mut data,
             &mut scratch,
-            Patience::Wait,
+            Patience::Disk,
         );
         appender.scratch = scratch;
         read?;
@@ -160,6 +195,18 @@ impl Store {
 
     /// Has bytes read as zero, for the writer of an epoch.
     pub fn zero(&self, epoch: Epoch, offset: u64, length: u64) -> Result<(), StoreError> {
+        self.zero_if(epoch, offset, length, Patience::Wait)
+    }
+
+    /// Has bytes read as zero, unless that takes longer.
+    pub fn zero_if(
+        &self,
+        epoch: Epoch,
+        offset: u64,
+        length: u64,
+        patience: Patience,
+    ) -> Result<(), StoreError> {
+        self.have_edges(offset, length, patience)?;
         self.counters.write(length);
         let end = offset.saturating_add(length);
         let (first, last) = (offset.div_ceil(BLOCK), end / BLOCK);
@@ -197,7 +244,7 @@ impl Store {
             offset,
             &mut data,
             &mut scratch,
-            Patience::Wait,
+            Patience::Disk,
         )?;
         match found {
             Found::Zeroes => Ok(()),

@@ -84,6 +84,11 @@ impl Base {
         }
     }
 
+    /// Tells whether blocks of it may be at another site.
+    pub(crate) fn is_lacking(&self) -> bool {
+        self.store.is_lacking()
+    }
+
     /// Reads bytes of it. Beyond its end there are zeroes.
     pub(crate) fn read(
         &self,
@@ -159,6 +164,7 @@ impl Library {
     pub fn drop_snapshot(&self, name: &str, snapshot: &str) -> Result<(), StoreError> {
         let store = self.open(name)?;
         let id = store.snapshot_called(snapshot)?;
+        store.refuse_needed(Some(snapshot))?;
         if let Some(branch) = self.branch_over(name, Some(snapshot))? {
             return Err(StoreError::Below {
                 volume: name.to_owned(),
@@ -172,9 +178,15 @@ impl Library {
 impl Store {
     /// Discards bytes, for the writer of an epoch: they read as zero, or, in a branch, may read as
     /// before.
-    pub fn discard(&self, epoch: Epoch, offset: u64, length: u64) -> Result<(), StoreError> {
+    pub fn discard(
+        &self,
+        epoch: Epoch,
+        offset: u64,
+        length: u64,
+        patience: Patience,
+    ) -> Result<(), StoreError> {
         if self.base.is_none() {
-            return self.zero(epoch, offset, length);
+            return self.zero_if(epoch, offset, length, patience);
         }
         self.counters.write(length);
         let (first, end) = whole(offset, length);

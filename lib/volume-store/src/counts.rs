@@ -1,6 +1,7 @@
 //! Counters of an open volume, since it was opened.
 
 use crate::Store;
+use forkyard_replicate::Purpose;
 use serde::{Deserialize, Serialize};
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -13,6 +14,9 @@ pub(crate) struct Counters {
     writes: AtomicU64,
     bytes_written: AtomicU64,
     flushes: AtomicU64,
+    waits: AtomicU64,
+    bytes_demanded: AtomicU64,
+    bytes_filled: AtomicU64,
 }
 
 /// Counts of a volume.
@@ -32,6 +36,15 @@ pub struct Counts {
     pub bytes_written: u64,
     /// Flushes since it was opened that had something to flush.
     pub flushes: u64,
+    /// Reads since it was opened that waited for blocks of another host.
+    #[serde(default)]
+    pub remote_reads: u64,
+    /// Bytes that were fetched from other hosts because a read waited for them, or for a neighbour.
+    #[serde(default)]
+    pub bytes_demanded: u64,
+    /// Bytes that were fetched from other hosts so that all of it is here.
+    #[serde(default)]
+    pub bytes_filled: u64,
     /// Bytes of its log.
     pub log_bytes: u64,
     /// Bytes of the log that are newer than the stored map: a restart reads them again.
@@ -51,6 +64,17 @@ impl Counters {
     pub(crate) fn write(&self, bytes: u64) {
         add(&self.writes, 1);
         add(&self.bytes_written, bytes);
+    }
+
+    pub(crate) fn wait(&self) {
+        add(&self.waits, 1);
+    }
+
+    pub(crate) fn fetched(&self, purpose: Purpose, bytes: u64) {
+        match purpose {
+            Purpose::Demand => add(&self.bytes_demanded, bytes),
+            Purpose::Fill => add(&self.bytes_filled, bytes),
+        }
     }
 
     pub(crate) fn flush(&self) {
@@ -74,6 +98,9 @@ impl Store {
             writes: of(&self.counters.writes),
             bytes_written: of(&self.counters.bytes_written),
             flushes: of(&self.counters.flushes),
+            remote_reads: of(&self.counters.waits),
+            bytes_demanded: of(&self.counters.bytes_demanded),
+            bytes_filled: of(&self.counters.bytes_filled),
             log_bytes: lengths.sum(),
             bytes_since_map: self.appender().since_checkpoint,
         }

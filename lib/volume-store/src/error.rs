@@ -36,6 +36,40 @@ pub enum StoreError {
     /// The content is not in memory, and was not to be waited for.
     #[error("content is not in memory")]
     NotCached,
+    /// Blocks are at another site, and were not to be waited for.
+    #[error("blocks of it are at another host")]
+    Absent(crate::Absent),
+    /// The host that has blocks does not answer.
+    #[error(
+        "volume {volume} lacks blocks that are at {host}, which does not answer (they are fetched once it does)"
+    )]
+    SourceAway {
+        /// Volume.
+        volume: String,
+        /// Host, as it calls itself.
+        host: String,
+    },
+    /// All that a snapshot at another host has is here.
+    #[error("volume {volume} lacks nothing of {snapshot}")]
+    NothingLacking {
+        /// Volume.
+        volume: String,
+        /// Snapshot at the other host.
+        snapshot: String,
+    },
+    /// A stream of it comes in.
+    #[error("volume {0} is coming (try again when it is here)")]
+    Coming(String),
+    /// Another host fetches blocks of it.
+    #[error(
+        "host {by} still fetches blocks of volume {volume} from here (wait until it has all of them: `forkyard volume inspect` there says how much it lacks)"
+    )]
+    Needed {
+        /// Volume.
+        volume: String,
+        /// Host.
+        by: String,
+    },
     /// An earlier flush failed.
     #[error(
         "an earlier flush failed, so that it is not known what is on disk (open the volume anew)"
@@ -114,6 +148,8 @@ pub enum Blame {
     Caller,
     /// There is no room.
     Room,
+    /// Another host that has what is lacking does not answer.
+    Elsewhere,
     /// The host or its disk failed.
     Host,
 }
@@ -122,7 +158,11 @@ impl StoreError {
     /// Class of the failure.
     pub fn blame(&self) -> Blame {
         match self {
-            Self::Unknown(_) | Self::UnknownSnapshot { .. } | Self::Name(_) => Blame::Missing,
+            Self::Unknown(_)
+            | Self::UnknownSnapshot { .. }
+            | Self::NothingLacking { .. }
+            | Self::Name(_) => Blame::Missing,
+            Self::SourceAway { .. } => Blame::Elsewhere,
             Self::Refused(Refusal::Fenced { .. }) => Blame::Fenced,
             Self::NoRoom { .. } | Self::Refused(Refusal::LogFull) => Blame::Room,
             Self::Refused(_)
@@ -134,6 +174,9 @@ impl StoreError {
             | Self::OtherVolume(_)
             | Self::Below { .. }
             | Self::Branch { .. }
+            | Self::Coming(_)
+            | Self::Needed { .. }
+            | Self::Absent(_)
             | Self::NotCached => Blame::Caller,
             Self::Damaged(_) | Self::Io { .. } | Self::Failed | Self::InUse(_) | Self::Base(_) => {
                 Blame::Host

@@ -98,14 +98,39 @@ impl Folder {
 
     /// Replaces the checkpoint, durably.
     pub fn store_checkpoint(&self, bytes: &[u8]) -> Result<(), StoreError> {
-        let fresh = self.0.join("checkpoint.new");
+        self.replace("checkpoint", bytes)
+    }
+
+    /// Replaces a file of this name with a value as JSON, durably.
+    pub fn store(&self, name: &str, value: &impl serde::Serialize) -> Result<(), StoreError> {
+        let bytes = serde_json::to_vec(value);
+        let bytes = bytes.map_err(|e| StoreError::io("write", self.0.join(name), e.into()))?;
+        self.replace(name, &bytes)
+    }
+
+    /// Reads a value that was stored so; the default if there is none.
+    pub fn load<T: Default + serde::de::DeserializeOwned>(
+        &self,
+        name: &str,
+    ) -> Result<T, StoreError> {
+        let path = self.0.join(name);
+        match fs::read(&path) {
+            Ok(bytes) => serde_json::from_slice(&bytes)
+                .map_err(|error| StoreError::io("understand", &path, error.into())),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(T::default()),
+            Err(error) => Err(StoreError::io("read", path, error)),
+        }
+    }
+
+    fn replace(&self, name: &str, bytes: &[u8]) -> Result<(), StoreError> {
+        let fresh = self.0.join(format!("{name}.new"));
         let write = || {
             let mut file = File::create(&fresh)?;
             file.write_all(bytes)?;
             file.sync_all()
         };
         write().map_err(|e| StoreError::io("write", &fresh, e))?;
-        let path = self.checkpoint();
+        let path = self.0.join(name);
         fs::rename(&fresh, &path).map_err(|e| StoreError::io("replace", path, e))?;
         self.sync()
     }

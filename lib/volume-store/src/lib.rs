@@ -4,6 +4,8 @@
 //! FOLDER/NAME/lock              held by the process that has the volume open
 //!             checkpoint        replaced as a whole
 //!             base              of a branch: the snapshot that it lies over
+//!             origins           of one that is not all here: hosts that have the rest
+//!             needs             hosts that fetch theirs from here
 //!             0000000001.seg    segments of the log
 //! ```
 //!
@@ -16,12 +18,16 @@
 //! takes up.
 
 mod append;
+mod asking;
+mod away;
 mod base;
 mod copy;
 mod counts;
 mod error;
 mod files;
+mod heat;
 mod library;
+mod needs;
 mod open;
 mod read;
 mod receive;
@@ -30,11 +36,15 @@ mod store;
 mod stream;
 mod upkeep;
 
+pub use asking::Asking;
+pub use away::{Absent, Lacking, PATIENCE};
 pub use base::BaseFacts;
 pub use counts::Counts;
 pub use error::{Blame, StoreError};
 pub use library::Library;
+pub use needs::Need;
 pub use read::{Found, Patience, Scratch};
+pub use send::Ahead;
 pub use store::{Facts, SnapshotFacts, Store};
-pub use stream::{StreamHeader, relay};
+pub use stream::{Relayed, StreamHeader, relay};
 pub use upkeep::Upkeep;

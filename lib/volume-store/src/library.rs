@@ -234,6 +234,9 @@ impl Library {
             });
         }
         let mut stores = self.stores();
+        if let Some(store) = stores.get(name) {
+            store.refuse_needed(None)?;
+        }
         if let Some((epoch, Opening::Open)) = stores.get(name).map(|store| store.writer()) {
             return Err(Refusal::Open(epoch).into());
         }
@@ -245,7 +248,9 @@ impl Library {
             Ok(()) | Err(_) => {}
         }
         fs::rename(&place, &gone).map_err(failed)?;
-        stores.remove(name);
+        if let Some(store) = stores.remove(name) {
+            store.end_lines();
+        }
         sync(&self.folder)?;
         fs::remove_dir_all(&gone).map_err(failed)
     }

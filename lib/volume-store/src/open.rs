@@ -1,6 +1,9 @@
 //! Opening: recovery from the files, and making new ones.
 
-use crate::{Store, StoreError, append::Appender, counts::Counters, files::Folder, store::State};
+use crate::{
+    Store, StoreError, append::Appender, away::Away, counts::Counters, files::Folder, heat::Heat,
+    needs, store::State,
+};
 use forkyard_volume::{
     Recovered, Recovery, SEGMENT_HEADER, SLOT_BYTES, Sequence, Tail, Volume, Wanted,
 };
@@ -76,7 +79,11 @@ impl Store {
         appender.active = files.get(&last).map(|file| (last, Arc::clone(file)));
         appender.since_checkpoint = replayed;
         appender.checkpoint_bytes = checkpoint.len() as u64;
+        let blocks = volume.blocks();
         Ok(Self {
+            away: Arc::new(Away::of(&folder, name)?),
+            needs: Mutex::new(folder.load(needs::FILE)?),
+            heat: Heat::new(blocks),
             folder,
             name: name.to_owned(),
             base: None,

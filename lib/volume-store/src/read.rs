@@ -1,6 +1,6 @@
 //! Reads.
 
-use crate::{Store, StoreError};
+use crate::{Store, StoreError, heat::Access};
 use forkyard_volume::{
     BLOCK_BYTES, BlockNo, Content, Place, Refusal, SEGMENT_HEADER, SLOT_BYTES, Sequence, SlotIndex,
     Version, View, read_slot,
@@ -23,6 +23,8 @@ pub struct Scratch {
     slots: Vec<u8>,
     runs: Vec<Run>,
     versions: Vec<Version>,
+    /// Blocks that are at another site.
+    absent: Vec<(BlockNo, Version)>,
     /// For what a branch lies over.
     below: Option<Box<Scratch>>,
 }
@@ -70,7 +72,9 @@ pub enum Found {
 pub enum Patience {
     /// Fail with [`StoreError::NotCached`] rather than wait for a disk.
     Now,
-    /// As long as it takes.
+    /// Fail with [`StoreError::Absent`] rather than wait for another site.
+    Disk,
+    /// As long as it takes, or until a site does not answer.
     Wait,
 }
 
@@ -84,14 +88,35 @@ impl Store {
         scratch: &mut Scratch,
         patience: Patience,
     ) -> Result<Found, StoreError> {
-        self.locate(view, offset, out.len() as u64, scratch)?;
+        loop {
+            self.locate(view, offset, out.len() as u64, scratch)?;
+            if scratch.absent.is_empty() {
+                break;
+            }
+            let absent = self.away.absent(std::mem::take(&mut scratch.absent));
+            match patience {
+                Patience::Now => return Err(StoreError::NotCached),
+                Patience::Disk => {
+                    self.counters.wait();
+                    return Err(StoreError::Absent(absent));
+                }
+                Patience::Wait => {
+                    self.counters.wait();
+                    absent.wait()?;
+                }
+            }
+        }
         let Scratch {
             slots,
             runs,
             versions,
+            absent: _,
             below,
         } = scratch;
         self.counters.read(out.len() as u64);
+        if view == View::Current {
+            self.heat.touch(Access::Read, offset, out.len() as u64);
+        }
         let mut found = Found::Zeroes;
         let id = self.state().volume.id();
         for run in runs.drain(..) {
@@ -141,6 +166,7 @@ impl Store {
     ) -> Result<(), StoreError> {
         scratch.runs.clear();
         scratch.versions.clear();
+        scratch.absent.clear();
         let state = self.state();
         let map = state.volume.map(view).ok_or_else(|| gone(view))?;
         let end = offset.saturating_add(length).div_ceil(BLOCK);
@@ -156,6 +182,10 @@ impl Store {
             let slot = entry.and_then(|entry| match entry.content {
                 Content::Zero => None,
                 Content::Slot(slot) => Some((slot, entry.version)),
+                Content::Away => {
+                    scratch.absent.push((block, entry.version));
+                    None
+                }
             });
             let Some((slot, version)) = slot else {
                 let is_below = entry.is_none() && self.base.is_some();
@@ -273,7 +303,7 @@ impl At {
     ) -> Result<(), StoreError> {
         let offset = SEGMENT_HEADER as u64 + u64::from(self.index(first).0) * SLOT_BYTES as u64;
         let read = match patience {
-            Patience::Wait => self.file.read_exact_at(slots, offset),
+            Patience::Disk | Patience::Wait => self.file.read_exact_at(slots, offset),
             Patience::Now => {
                 let wanted = slots.len();
                 let parts = &mut [IoSliceMut::new(slots)];

@@ -9,7 +9,9 @@ use crate::{
     store::bytes,
     stream::{self, Frame, StreamHeader},
 };
-use forkyard_volume::{BLOCK_BYTES, BlockNo, Content, Epoch, Takeover, View};
+use forkyard_volume::{
+    BLOCK_BYTES, BlockNo, Blocks, Change, Content, Epoch, Range, Takeover, Version, View,
+};
 use std::io::BufRead;
 
 const BLOCK: u64 = BLOCK_BYTES as u64;
@@ -67,8 +69,15 @@ impl Store {
         };
         let taken = self
             .restore(writer, header.since.as_deref())
-            .and_then(|()| self.apply(writer, input))
-            .and_then(|()| self.snapshot(&header.snapshot));
+            .and_then(|()| {
+                if let Some(from) = &header.from {
+                    self.begin_origin(from, &header.snapshot)?;
+                }
+                let applied = self.apply(writer, header, input);
+                let kept = applied.and_then(|()| self.snapshot(&header.snapshot));
+                self.end_origin();
+                kept
+            });
         match epoch {
             Some(_) => taken,
             None => taken.and(self.close_writer(writer)),
@@ -93,9 +102,18 @@ impl Store {
                 break;
             }
             let at = block.0 * BLOCK;
-            if content == Content::Zero {
-                self.zero(writer, at, BLOCK)?;
-                continue;
+            match content {
+                Content::Zero => {
+                    self.zero(writer, at, BLOCK)?;
+                    continue;
+                }
+                // As it was: it is fetched for both at once.
+                Content::Away => {
+                    let version = was.get(block).map(|it| it.version);
+                    self.leave_away(writer, version, (block, Blocks(1)))?;
+                    continue;
+                }
+                Content::Slot(_) => {}
             }
             let mut data = [0; BLOCK_BYTES];
             self.read(
@@ -110,7 +128,31 @@ impl Store {
         Ok(())
     }
 
-    fn apply(&self, writer: Epoch, input: &mut dyn BufRead) -> Result<(), StoreError> {
+    /// Notes that blocks are at another site.
+    fn leave_away(
+        &self,
+        epoch: Epoch,
+        version: Option<Version>,
+        (first, count): (BlockNo, Blocks),
+    ) -> Result<(), StoreError> {
+        let ranges = &[Range {
+            first,
+            count: count.0,
+        }];
+        let away = Change::Away {
+            epoch,
+            version,
+            ranges,
+        };
+        self.append(&mut self.appender(), &[away])
+    }
+
+    fn apply(
+        &self,
+        writer: Epoch,
+        header: &StreamHeader,
+        input: &mut dyn BufRead,
+    ) -> Result<(), StoreError> {
         let place = |block: BlockNo| {
             let at = block.0.checked_mul(BLOCK);
             at.ok_or(StoreError::Stream("a part of it lies beyond the end"))
@@ -119,6 +161,13 @@ impl Store {
             match stream::next(&mut *input, read)? {
                 Frame::Data(first, data) => self.write(writer, place(first)?, &data)?,
                 Frame::Zeroes(first, count) => self.zero(writer, place(first)?, bytes(count))?,
+                Frame::Away(first, count) if header.from.is_some() => {
+                    self.leave_away(writer, None, (first, count))?;
+                }
+                Frame::Away(..) => {
+                    let why = "it leaves blocks behind and does not say where";
+                    return Err(StoreError::Stream(why));
+                }
                 Frame::End => break,
             }
         }

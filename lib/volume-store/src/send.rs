@@ -4,15 +4,40 @@ use crate::{
     Found, Patience, Scratch, Store, StoreError,
     stream::{Frame, Frames, MOST, StreamHeader},
 };
+use forkyard_replicate::{Knobs, Run as Blocked};
 use forkyard_volume::{BLOCK_BYTES, BlockNo, Blocks, Content, Map, SnapshotId, View, VolumeId};
-use std::io::Write;
+use std::{collections::BTreeSet, io::Write};
 
 /// Blocks in a row that are all stored, or all zero.
 #[derive(Clone, Copy, Debug)]
 struct Run {
     first: BlockNo,
     count: u32,
-    is_zero: bool,
+    kind: Kind,
+}
+
+/// Part of a stream that blocks make.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kind {
+    Zero,
+    Stored,
+    /// Not sent.
+    Left,
+}
+
+/// Blocks that are sent ahead.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Ahead {
+    /// All that differ.
+    All,
+    /// Those that were read or written of late, up to so many; the rest is to be fetched from this
+    /// host, which is called so.
+    Hot {
+        /// Most blocks that are sent.
+        most: usize,
+        /// Host, as it calls itself.
+        from: String,
+    },
 }
 
 impl Store {
@@ -30,13 +55,23 @@ impl Store {
         &self,
         snapshot: &str,
         since: Option<&str>,
+        ahead: &Ahead,
         out: &mut dyn Write,
     ) -> Result<Blocks, StoreError> {
         let failed = |error| StoreError::io("write", "the stream", error);
         let (volume, id, map) = self.frozen(snapshot)?;
         let before = since.map(|since| self.frozen(since)).transpose()?;
         let before = before.map(|(_, _, map)| map);
-        let header = StreamHeader::new(volume, map.blocks(), snapshot, since);
+        let mut header = StreamHeader::new(volume, map.blocks(), snapshot, since);
+        let hot: Option<BTreeSet<BlockNo>> = match ahead {
+            Ahead::All => None,
+            Ahead::Hot { most, from } => {
+                header.from = Some(from.clone());
+                let ranked = self.heat.ranked(Knobs::default()).into_iter();
+                let worth = ranked.take_while(|it| it.1 > 0.0).take(*most);
+                Some(worth.map(|it| it.0).collect())
+            }
+        };
         header.write(out).map_err(failed)?;
         let (mut frames, mut scratch) = (Frames::new(out), Scratch::default());
         if self.base.is_some() && before.is_none() {
@@ -56,15 +91,22 @@ impl Store {
             if block.0 >= map.blocks().0 {
                 break;
             }
-            sent += 1;
-            let is_zero = content == Content::Zero;
+            let is_sent = hot.as_ref().is_none_or(|hot| hot.contains(&block));
+            let kind = match content {
+                Content::Zero => Kind::Zero,
+                Content::Slot(_) if is_sent => Kind::Stored,
+                // It is fetched on its way, from where it is.
+                Content::Away if hot.is_none() => Kind::Stored,
+                Content::Slot(_) | Content::Away => Kind::Left,
+            };
+            sent += u64::from(kind != Kind::Left);
             match &mut run {
-                Some(run) if run.takes(block, is_zero) => run.count += 1,
+                Some(run) if run.takes(block, kind) => run.count += 1,
                 _ => {
                     let next = Run {
                         first: block,
                         count: 1,
-                        is_zero,
+                        kind,
                     };
                     if let Some(full) = run.replace(next) {
                         let frame = self.frame(id, full, &mut scratch)?;
@@ -121,13 +163,40 @@ impl Store {
     }
 
     fn frame(&self, id: SnapshotId, run: Run, scratch: &mut Scratch) -> Result<Frame, StoreError> {
-        if run.is_zero {
-            return Ok(Frame::Zeroes(run.first, Blocks(run.count.into())));
+        match run.kind {
+            Kind::Zero => return Ok(Frame::Zeroes(run.first, Blocks(run.count.into()))),
+            Kind::Left => return Ok(Frame::Away(run.first, Blocks(run.count.into()))),
+            Kind::Stored => {}
         }
         let mut data = vec![0; run.count as usize * BLOCK_BYTES];
         let at = run.first.0 * BLOCK_BYTES as u64;
         self.read(View::Snapshot(id), at, &mut data, scratch, Patience::Wait)?;
         Ok(Frame::Data(run.first, data))
+    }
+
+    /// Writes blocks of a snapshot to a stream that another host asked for. The stream has no header.
+    pub fn send_blocks(
+        &self,
+        snapshot: &str,
+        blocks: &[Blocked],
+        out: &mut dyn Write,
+    ) -> Result<(), StoreError> {
+        let failed = |error| StoreError::io("write", "the stream", error);
+        let id = self.snapshot_called(snapshot)?;
+        let (mut frames, mut scratch) = (Frames::new(out), Scratch::default());
+        for run in blocks {
+            for first in (0..run.count).step_by(MOST as usize) {
+                let count = u64::from(MOST).min(run.count - first);
+                let run = Run {
+                    first: BlockNo(run.first.0 + first),
+                    count: u32::try_from(count).unwrap_or(MOST),
+                    kind: Kind::Stored,
+                };
+                let frame = self.frame(id, run, &mut scratch)?;
+                frames.write(&frame).map_err(failed)?;
+            }
+        }
+        frames.write(&Frame::End).map_err(failed)
     }
 
     /// Map of a snapshot, which shares its chunks.
@@ -141,10 +210,11 @@ impl Store {
 }
 
 impl Run {
-    fn takes(&self, block: BlockNo, is_zero: bool) -> bool {
-        let most = if is_zero { u32::MAX } else { MOST };
-        self.is_zero == is_zero
-            && self.count < most
-            && self.first.0 + u64::from(self.count) == block.0
+    fn takes(&self, block: BlockNo, kind: Kind) -> bool {
+        let most = match kind {
+            Kind::Zero | Kind::Left => u32::MAX,
+            Kind::Stored => MOST,
+        };
+        self.kind == kind && self.count < most && self.first.0 + u64::from(self.count) == block.0
     }
 }

@@ -1,6 +1,9 @@
 //! One open volume.
 
-use crate::{BaseFacts, StoreError, append::Appender, base::Base, counts::Counters, files::Folder};
+use crate::{
+    BaseFacts, Lacking, Need, StoreError, append::Appender, away::Away, base::Base,
+    counts::Counters, files::Folder, heat::Heat,
+};
 use forkyard_volume::{
     BLOCK_BYTES, Blocks, Change, Epoch, Opening, Sequence, SnapshotId, Takeover, View, Volume,
     VolumeId,
@@ -23,6 +26,11 @@ pub struct Store {
     pub(crate) name: String,
     /// Snapshots below it, if it is a branch.
     pub(crate) base: Option<Base>,
+    /// Blocks that are at other hosts.
+    pub(crate) away: Arc<Away>,
+    /// Needs of other hosts.
+    pub(crate) needs: Mutex<Vec<Need>>,
+    pub(crate) heat: Heat,
     pub(crate) counters: Counters,
     pub(crate) state: RwLock<State>,
     pub(crate) appender: Mutex<Appender>,
@@ -66,6 +74,10 @@ pub struct Facts {
     pub snapshots: Vec<SnapshotFacts>,
     /// Snapshots below it, if it is a branch.
     pub base: Option<BaseFacts>,
+    /// Amounts of it that are at other hosts.
+    pub lacking: Vec<Lacking>,
+    /// Hosts that fetch blocks of it from here.
+    pub needs: Vec<Need>,
 }
 
 impl Facts {
@@ -120,6 +132,11 @@ impl Store {
         }
     }
 
+    /// Identity, as 32 hexadecimal digits.
+    pub fn id_text(&self) -> String {
+        crate::stream::hex(self.state().volume.id())
+    }
+
     /// Name of the volume.
     pub fn name(&self) -> &str {
         &self.name
@@ -164,7 +181,10 @@ impl Store {
         };
         let map = volume.map(View::Current);
         let written = map.map_or(0, |map| {
-            let stored = |it: &forkyard_volume::Entry| it.content != forkyard_volume::Content::Zero;
+            let stored = |it: &forkyard_volume::Entry| match it.content {
+                forkyard_volume::Content::Slot(_) => true,
+                forkyard_volume::Content::Zero | forkyard_volume::Content::Away => false,
+            };
             map.entries().filter(|(_, it)| stored(it)).count() as u64
         });
         let snapshots = volume.snapshots().map(|(_, it)| SnapshotFacts {
@@ -182,6 +202,8 @@ impl Store {
             segments,
             snapshots: snapshots.collect(),
             base: self.base.as_ref().map(Base::facts),
+            lacking: self.lacking(),
+            needs: self.needs(),
         }
     }
 

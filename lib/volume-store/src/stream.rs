@@ -7,7 +7,8 @@
 //! frame    of kind 0: first block = number of frames before it
 //! ```
 //!
-//! Numbers are little-endian. Contents are zstd, of 256 blocks at most; the checksum is over the
+//! Frames hold blocks and their contents, or tell that blocks are zero, or that they stay at the host
+//! that the stream comes from. Numbers are little-endian. Contents are zstd, of 256 blocks at most; the checksum is over the
 //! rest of the frame's header and the content. A stream without its last frame is worth nothing.
 
 use crate::StoreError;
@@ -40,6 +41,9 @@ pub struct StreamHeader {
     /// Snapshot that it is told by the differences from; none: it is all there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub since: Option<String>,
+    /// Host that it comes from, if not all of it comes: the rest is in this snapshot there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub from: Option<String>,
 }
 
 /// A part of a stream.
@@ -49,6 +53,8 @@ pub(crate) enum Frame {
     Data(BlockNo, Vec<u8>),
     /// Blocks that are zero.
     Zeroes(BlockNo, Blocks),
+    /// Blocks that hold something, which stays where the stream comes from.
+    Away(BlockNo, Blocks),
     /// All has come.
     End,
 }
@@ -66,6 +72,7 @@ impl StreamHeader {
             blocks: blocks.0,
             snapshot: snapshot.to_owned(),
             since: since.map(str::to_owned),
+            from: None,
         }
     }
 
@@ -141,6 +148,10 @@ impl<W: Write> Frames<W> {
                 let count = usize::try_from(count.0).unwrap_or(usize::MAX);
                 (2, first.0, count, Vec::new())
             }
+            Frame::Away(first, count) => {
+                let count = usize::try_from(count.0).unwrap_or(usize::MAX);
+                (3, first.0, count, Vec::new())
+            }
             Frame::End => (0, self.written, 0, Vec::new()),
         };
         let few = |count: usize| u32::try_from(count).unwrap_or(u32::MAX).to_le_bytes();
@@ -156,7 +167,7 @@ impl<W: Write> Frames<W> {
         self.written += 1;
         match frame {
             Frame::End => self.out.flush(),
-            Frame::Data(..) | Frame::Zeroes(..) => Ok(()),
+            Frame::Data(..) | Frame::Zeroes(..) | Frame::Away(..) => Ok(()),
         }
     }
 }
@@ -190,15 +201,25 @@ pub(crate) fn next(input: &mut dyn Read, read: u64) -> Result<Frame, StoreError>
             }
         }
         2 if blocks > 0 => Ok(Frame::Zeroes(BlockNo(first), Blocks(blocks))),
+        3 if blocks > 0 => Ok(Frame::Away(BlockNo(first), Blocks(blocks))),
         _ => Err(StoreError::Stream("a part of it is malformed")),
     }
 }
 
+/// Amount of a stream that was copied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Relayed {
+    /// Bytes of its parts.
+    pub bytes: u64,
+    /// Blocks that it leaves where it comes from.
+    pub left: Blocks,
+}
+
 /// Copies a stream up to its end, whatever follows it. Its contents are looked at by the function
-/// that takes it. Returns the bytes of its parts.
-pub fn relay(from: &mut dyn BufRead, to: &mut dyn Write) -> Result<u64, StoreError> {
+/// that takes it.
+pub fn relay(from: &mut dyn BufRead, to: &mut dyn Write) -> Result<Relayed, StoreError> {
     let failed = |error| StoreError::io("write", "the stream", error);
-    let mut bytes = 0;
+    let (mut bytes, mut left) = (0, Blocks(0));
     StreamHeader::read(from)?.write(to).map_err(failed)?;
     loop {
         let mut head = [0; HEAD + 8];
@@ -211,8 +232,12 @@ pub fn relay(from: &mut dyn BufRead, to: &mut dyn Write) -> Result<u64, StoreErr
             return Err(StoreError::Stream("it was cut off"));
         }
         bytes += head.len() as u64 + copied;
+        if head[0] == 3 {
+            left.0 += u64::from(u32::from_le_bytes([head[9], head[10], head[11], head[12]]));
+        }
         if head[0] == 0 {
-            return to.flush().map(|()| bytes).map_err(failed);
+            let relayed = Relayed { bytes, left };
+            return to.flush().map(|()| relayed).map_err(failed);
         }
     }
 }

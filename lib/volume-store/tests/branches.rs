@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 use forkyard_volume::{Epoch, Geometry, Policy, SnapshotId, Takeover, View};
-use forkyard_volume_store::{BaseFacts, Library, Patience, Scratch, Store, StoreError};
+use forkyard_volume_store::{Ahead, BaseFacts, Library, Patience, Scratch, Store, StoreError};
 use std::{path::Path, sync::Arc};
 
 const SIZE: u64 = 64 * 4096;
@@ -155,7 +155,9 @@ fn what_a_branch_lies_over_stays_until_the_branch_has_gone() {
     // What comes lies over nothing: a branch is not written by a stream.
     branch.snapshot("x").expect("taken");
     let mut stream = Vec::new();
-    branch.send("x", None, &mut stream).expect("sent");
+    branch
+        .send("x", None, &Ahead::All, &mut stream)
+        .expect("sent");
     let taken = library.receive("b", None, &mut &stream[..]);
     assert!(matches!(taken, Err(StoreError::Branch { .. })));
     assert!(matches!(
@@ -194,7 +196,9 @@ fn a_branch_is_sent_as_what_it_reads_as_and_then_by_what_differs() {
             let snapshot = format!("sent{round}");
             below.store.snapshot(&snapshot).expect("taken");
             let mut stream = Vec::new();
-            let sent = below.store.send(&snapshot, since.as_deref(), &mut stream);
+            let sent = below
+                .store
+                .send(&snapshot, since.as_deref(), &Ahead::All, &mut stream);
             sent.expect("sent");
             let taken = there.receive("c", None, &mut &stream[..]);
             taken.expect("taken");
@@ -220,7 +224,9 @@ fn a_discard_in_a_branch_costs_nothing_and_shows_no_block_of_another() {
     let branch = library.branch("b", over("v", "s")).expect("a branch");
     let epoch = branch.open_writer(Takeover::Refused).expect("opens");
     branch.write(epoch, 0, &[9; 4096]).expect("writes");
-    branch.discard(epoch, 0, SIZE).expect("discards");
+    branch
+        .discard(epoch, 0, SIZE, Patience::Wait)
+        .expect("discards");
     let seen = content(&branch, View::Current);
     assert!(seen[..4096] == [0; 4096], "what it wrote is gone");
     assert!(seen[4096..8192] == [7; 4096] && seen[8192..].iter().all(|it| *it == 0));

@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 use forkyard_volume::{Epoch, Geometry, Takeover, View};
-use forkyard_volume_store::{Library, Patience, Scratch, Store, StoreError, relay};
+use forkyard_volume_store::{Ahead, Library, Patience, Scratch, Store, StoreError, relay};
 use std::{io::Cursor, path::Path, sync::Arc};
 
 const SIZE: u64 = 700 * 4096;
@@ -25,7 +25,9 @@ fn content(store: &Store, snapshot: Option<&str>) -> Vec<u8> {
 
 fn sent(store: &Store, snapshot: &str, since: Option<&str>) -> Vec<u8> {
     let mut stream = Vec::new();
-    store.send(snapshot, since, &mut stream).expect("sent");
+    store
+        .send(snapshot, since, &Ahead::All, &mut stream)
+        .expect("sent");
     // As a program passes it on: it ends where it ends.
     let (mut passed, mut from) = (Vec::new(), Cursor::new([&stream[..], b"more"].concat()));
     relay(&mut from, &mut passed).expect("whole");

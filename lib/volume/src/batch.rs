@@ -27,7 +27,16 @@ pub enum Change<'a> {
         /// Blocks.
         ranges: &'a [Range],
     },
-    /// Copies a version of a block to the end of the log.
+    /// Notes that the content of blocks is at another site.
+    Away {
+        /// Epoch of the writer.
+        epoch: Epoch,
+        /// Version that they had here before; a new one if there is none.
+        version: Option<Version>,
+        /// Blocks.
+        ranges: &'a [Range],
+    },
+    /// Copies a version of a block to the end of the log, from there or from another site.
     Move {
         /// Block.
         block: BlockNo,
@@ -76,7 +85,7 @@ pub struct Range {
 
 /// Records to append in one write, all in one segment.
 ///
-/// Everything but writes, zeroes and moves stands alone in its batch.
+/// Everything but writes, zeroes, moves and notes of what is away stands alone in its batch.
 #[derive(Debug)]
 pub struct Batch<'a> {
     volume: &'a Volume,
@@ -151,6 +160,24 @@ impl<'a> Batch<'a> {
                 let version = self.version()?;
                 (epoch, Record::Zero { version, ranges }, None)
             }
+            Change::Away {
+                epoch,
+                version,
+                ranges,
+            } => {
+                if ranges.len() > MOST_RANGES {
+                    return Err(Refusal::TooManyRanges(ranges.len()));
+                }
+                for range in ranges {
+                    disk.admit(epoch, BlockNo(range.first.0.saturating_add(range.count)))?;
+                }
+                let ranges = ranges.iter().map(|it| (it.first, it.count)).collect();
+                let version = match version {
+                    Some(version) => version,
+                    None => self.version()?,
+                };
+                (epoch, Record::Away { version, ranges }, None)
+            }
             Change::Move {
                 block,
                 version,
@@ -210,7 +237,10 @@ impl<'a> Batch<'a> {
                 }
                 (current, Record::Resized { blocks })
             }
-            Change::Write { .. } | Change::Zero { .. } | Change::Move { .. } => {
+            Change::Write { .. }
+            | Change::Zero { .. }
+            | Change::Away { .. }
+            | Change::Move { .. } => {
                 return self.push(change);
             }
         };
@@ -233,8 +263,11 @@ impl<'a> Batch<'a> {
         let Some(position) = self.volume.log.position.filter(|_| self.room() > 0) else {
             return Err(Refusal::SegmentFull);
         };
-        if let Record::Write { version, .. } | Record::Zero { version, .. } = &record {
-            self.last_version = version.number();
+        if let Record::Write { version, .. }
+        | Record::Zero { version, .. }
+        | Record::Away { version, .. } = &record
+        {
+            self.last_version = self.last_version.max(version.number());
         }
         let log = &self.volume.log;
         let stamp = Stamp {

@@ -14,6 +14,8 @@ const ENTRY: usize = 9;
 pub(crate) const CHUNK_BYTES: usize = CHUNK * ENTRY;
 /// Number of no slot: the block is zero.
 const ZERO: u32 = u32::MAX;
+/// Number of no slot: the content is at another site. Neither is the number of a slot.
+const AWAY: u32 = u32::MAX - 1;
 
 pub(crate) type Chunk = [u8; CHUNK_BYTES];
 
@@ -33,6 +35,8 @@ pub enum Content {
     Zero,
     /// A slot.
     Slot(Slot),
+    /// Another site: it has not been fetched.
+    Away,
 }
 
 /// Map of a volume or of a snapshot. Cloning it copies pointers.
@@ -60,6 +64,7 @@ fn read(chunk: &Chunk, index: usize) -> Option<Entry> {
     slot.copy_from_slice(&bytes[5..]);
     let content = match u32::from_le_bytes(slot) {
         ZERO => Content::Zero,
+        AWAY => Content::Away,
         slot => Content::Slot(Slot(slot)),
     };
     let version = Version::new(u64::from_le_bytes(version))?;
@@ -72,6 +77,7 @@ fn write(chunk: &mut Chunk, index: usize, entry: Entry) {
     let slot = match entry.content {
         Content::Zero => ZERO,
         Content::Slot(slot) => slot.0,
+        Content::Away => AWAY,
     };
     bytes[5..].copy_from_slice(&slot.to_le_bytes());
 }
@@ -132,6 +138,23 @@ impl Map {
         }
     }
 
+    /// Notes that the content of blocks is at another site. Blocks beyond the end are left out.
+    pub(crate) fn away(&mut self, first: BlockNo, count: u64, version: Version) {
+        let end = first.0.saturating_add(count).min(self.blocks.0);
+        let content = Content::Away;
+        for block in first.0..end {
+            self.set(BlockNo(block), Entry { version, content });
+        }
+    }
+
+    /// Blocks whose content is at another site, in order, with their versions.
+    pub fn absent(&self) -> impl Iterator<Item = (BlockNo, Version)> + '_ {
+        let away = |(block, entry): (BlockNo, Entry)| {
+            (entry.content == Content::Away).then_some((block, entry.version))
+        };
+        self.entries().filter_map(away)
+    }
+
     /// Changes the size. What is cut off is forgotten.
     pub(crate) fn resize(&mut self, blocks: Blocks) {
         self.chunks.resize(chunks_of(blocks), None);
@@ -145,7 +168,7 @@ impl Map {
         self.blocks = blocks;
     }
 
-    /// Notes in each of the maps that a version of a block is in another slot now. Chunks that
+    /// Notes in each of the maps that a version of a block is in another slot now, or has been fetched. Chunks that
     /// the maps share stay shared.
     pub(crate) fn moved<'a>(
         maps: impl Iterator<Item = &'a mut Self>,
@@ -265,7 +288,7 @@ impl Map {
 /// Slots that the entries of a chunk refer to.
 pub(crate) fn slots(chunk: &Chunk) -> impl Iterator<Item = Slot> + '_ {
     (0..CHUNK).filter_map(|index| match read(chunk, index)?.content {
-        Content::Zero => None,
+        Content::Zero | Content::Away => None,
         Content::Slot(slot) => Some(slot),
     })
 }

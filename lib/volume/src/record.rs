@@ -48,6 +48,11 @@ pub(crate) enum Record {
     Dropped { id: SnapshotId },
     /// Size changed.
     Resized { blocks: Blocks },
+    /// The content of blocks is at another site.
+    Away {
+        version: Version,
+        ranges: Vec<(BlockNo, u64)>,
+    },
 }
 
 /// Content of a slot beside its record.
@@ -70,6 +75,7 @@ impl Record {
             Self::Snapshot { .. } => 6,
             Self::Dropped { .. } => 7,
             Self::Resized { .. } => 8,
+            Self::Away { .. } => 9,
         }
     }
 
@@ -79,7 +85,7 @@ impl Record {
             Self::Write { block, version } | Self::Moved { block, version } => {
                 (block.0, version.number())
             }
-            Self::Zero { version, .. } => (0, version.number()),
+            Self::Zero { version, .. } | Self::Away { version, .. } => (0, version.number()),
             Self::Opened | Self::Closed => (0, 0),
             Self::Snapshot { id, .. } | Self::Dropped { id } => (u64::from(id.0), 0),
             Self::Resized { blocks } => (blocks.0, 0),
@@ -98,7 +104,7 @@ impl Record {
         }
         match (self, data) {
             (_, Some(data)) => out.extend_from_slice(data),
-            (Self::Zero { ranges, .. }, None) => {
+            (Self::Zero { ranges, .. } | Self::Away { ranges, .. }, None) => {
                 out.extend_from_slice(&count(ranges.len()));
                 for (block, count) in ranges {
                     out.extend_from_slice(&block.0.to_le_bytes());
@@ -151,7 +157,7 @@ impl Record {
                 block,
                 version: version?,
             },
-            3 => {
+            3 | 9 => {
                 let mut ranges = Vec::new();
                 for _ in 0..fields.count(15)? {
                     let block = BlockNo(fields.u64()?);
@@ -160,7 +166,10 @@ impl Record {
                     ranges.push((block, u64::from_le_bytes(count)));
                 }
                 let version = version?;
-                Self::Zero { version, ranges }
+                match kind {
+                    3 => Self::Zero { version, ranges },
+                    _ => Self::Away { version, ranges },
+                }
             }
             4 => Self::Opened,
             5 => Self::Closed,

@@ -169,6 +169,18 @@ impl Volume {
         }
     }
 
+    /// Maps of the volume and of its snapshots.
+    pub fn maps(&self) -> impl Iterator<Item = &Map> {
+        let snapshots = self.disk.snapshots.values().map(|it| &it.map);
+        std::iter::once(&self.disk.current).chain(snapshots)
+    }
+
+    /// Versions of a block whose content is at another site, in the volume or in a snapshot.
+    pub fn absent(&self, block: BlockNo) -> impl Iterator<Item = Version> + '_ {
+        let entries = self.maps().filter_map(move |map| map.get(block));
+        entries.filter_map(|entry| (entry.content == Content::Away).then_some(entry.version))
+    }
+
     /// Position of the next record in the log.
     pub fn next_lsn(&self) -> Lsn {
         self.log.next
@@ -297,6 +309,13 @@ impl Disk {
                     self.current.zero(first, count, version);
                 }
             }
+            Record::Away { version, ranges } => {
+                self.admit_epoch(epoch)?;
+                self.last_version = self.last_version.max(version.number());
+                for (first, count) in ranges {
+                    self.current.away(first, count, version);
+                }
+            }
             Record::Moved { block, version } => {
                 let content = Content::Slot(slot);
                 let snapshots = self.snapshots.values_mut().map(|it| &mut it.map);
@@ -327,10 +346,15 @@ impl Disk {
         Ok(())
     }
 
-    fn writes(&mut self, epoch: Epoch, version: Version) -> Result<(), &'static str> {
-        if epoch != self.epoch || self.opening != Opening::Open {
-            return Err("its writer is fenced");
+    fn admit_epoch(&self, epoch: Epoch) -> Result<(), &'static str> {
+        match epoch == self.epoch && self.opening == Opening::Open {
+            true => Ok(()),
+            false => Err("its writer is fenced"),
         }
+    }
+
+    fn writes(&mut self, epoch: Epoch, version: Version) -> Result<(), &'static str> {
+        self.admit_epoch(epoch)?;
         if version.number() <= self.last_version {
             return Err("its version is not new");
         }

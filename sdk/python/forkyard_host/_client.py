@@ -84,7 +84,7 @@ class Forkyard:
     def migrate(self, vms: Iterable[str], to: str, **more: Any) -> list[dict[str, Any]]:
         """Move VMs of this host to another as one: all of them, or none. The report of each.
 
-        `vms`: names or ids, 64 at most. `more`: max_gap_ms, deadline_ms, if_stuck.
+        `vms`: names or ids, 64 at most. `more`: max_gap_ms, deadline_ms, if_stuck, disk.
         ForkyardError if they stay, or if it is not known yet whether they moved.
         """
         answer = self._end.ask(_calls.migrate_together(vms, to, more))
@@ -226,7 +226,8 @@ class Vm(View):
         """Move it to another host, where it goes on under its identity; the report of how that went.
 
         `more`: other fields of the API's request: max_gap_ms, deadline_ms,
-        if_stuck, keep_copy (name of a checkpoint that stays where it was).
+        if_stuck, keep_copy (name of a checkpoint that stays where it was), disk (auto, ahead
+        or on-demand: the part of its volumes that is sent before it moves).
         Several that move as one: Forkyard.migrate.
         """
         return self._moved(self._end.ask(_calls.migrate(self.id, to, more)))

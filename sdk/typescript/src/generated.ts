@@ -426,6 +426,28 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/peer/volumes/{volume}/supply": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Fetch blocks that a volume lacks from the host that asks, where it came from.
+         * @description The request has `Connection: Upgrade` and `Upgrade: tcp`. After the answer, 101, the connection
+         *     carries questions for blocks, and what the host that asked answers them by. In a cluster its nodes
+         *     alone may ask.
+         */
+        get: operations["supply"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/ping": {
         parameters: {
             query?: never;
@@ -1759,6 +1781,11 @@ export interface components {
             /** @description Path on the host. */
             path: string;
         };
+        /**
+         * @description Part of a volume that is sent before its VM moves.
+         * @enum {string}
+         */
+        DiskTransfer: "auto" | "ahead" | "on-demand";
         /** @description `POST /v1/substrates`: make a substrate of a running VM. */
         DockRequest: {
             /** @description Services that run on, of those that would be stopped. */
@@ -2833,6 +2860,8 @@ export interface components {
              * @description Longest time that pages are sent ahead, in ms; no limit if absent.
              */
             deadline_ms?: number | null;
+            /** @description Part of the volumes that are its disks that is sent before it moves. */
+            disk?: components["schemas"]["DiskTransfer"];
             /**
              * @description Action if the guest writes pages as fast as they are sent, or the
              *     deadline passes.
@@ -2913,6 +2942,11 @@ export interface components {
              * @description Blocks sent while the guest stood still.
              */
             blocks_last?: number;
+            /**
+             * Format: int64
+             * @description Blocks left here, which the other host fetches once it has the VM.
+             */
+            blocks_left?: number;
             /**
              * Format: int64
              * @description From the guest's stop here until this host was told that it goes on there: half a round
@@ -4393,6 +4427,20 @@ export interface components {
             /** @description Volume. */
             volume: components["schemas"]["VmName"];
         };
+        /** @description Amount of a volume that is at another host. */
+        VolumeLacking: {
+            /** @description Host, as it calls itself. */
+            at: string;
+            /** @description Bytes. */
+            size: components["schemas"]["ByteCount"];
+        };
+        /** @description Host that fetches blocks of a volume. */
+        VolumeNeed: {
+            /** @description Host, as it is called here. */
+            host: string;
+            /** @description Snapshot that has them. */
+            snapshot: string;
+        };
         /** @description A volume as it was at one instant. */
         VolumeSnapshot: {
             /** @description Name of the snapshot. */
@@ -4416,8 +4464,15 @@ export interface components {
             epoch: number;
             /** @description Reason why it cannot be opened; then nothing else is known of it. It can be removed. */
             failure?: string | null;
+            /**
+             * @description Amounts of it that are at other hosts still, and are fetched from there: because they are read,
+             *     or by and by. Empty once all of it is here.
+             */
+            lacking?: components["schemas"]["VolumeLacking"][];
             /** @description Name of the volume. */
             name: components["schemas"]["VmName"];
+            /** @description Hosts that fetch blocks of it from here. It cannot be removed until they have all. */
+            needed_by?: components["schemas"]["VolumeNeed"][];
             /** @description Size of the disk. */
             size: components["schemas"]["ByteCount"];
             /** @description Snapshots of the volume, the oldest first. */
@@ -4469,6 +4524,7 @@ export type DataVolume = components['schemas']['DataVolume'];
 export type Delta = components['schemas']['Delta'];
 export type Diagnosis = components['schemas']['Diagnosis'];
 export type DiskSlice = components['schemas']['DiskSlice'];
+export type DiskTransfer = components['schemas']['DiskTransfer'];
 export type DockRequest = components['schemas']['DockRequest'];
 export type EgressRequest = components['schemas']['EgressRequest'];
 export type Ends = components['schemas']['Ends'];
@@ -4652,6 +4708,8 @@ export type VmState = components['schemas']['VmState'];
 export type VmUsage = components['schemas']['VmUsage'];
 export type VmView = components['schemas']['VmView'];
 export type VolumeAt = components['schemas']['VolumeAt'];
+export type VolumeLacking = components['schemas']['VolumeLacking'];
+export type VolumeNeed = components['schemas']['VolumeNeed'];
 export type VolumeSnapshot = components['schemas']['VolumeSnapshot'];
 export type VolumeView = components['schemas']['VolumeView'];
 export type WayOut = components['schemas']['WayOut'];
@@ -5329,6 +5387,34 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["PeerTicketResponse"];
                 };
+            };
+        };
+    };
+    supply: {
+        parameters: {
+            query: {
+                /** @description All that is lacking is to come; otherwise what is read. */
+                fill: boolean;
+                /** @description Identity of the volume. */
+                id: string;
+                /** @description Snapshot of it, at the host that supplies. */
+                snapshot: string;
+            };
+            header?: never;
+            path: {
+                /** @description Name of the volume */
+                volume: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Connected */
+            101: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
         };
     };

@@ -18,8 +18,8 @@ use clap::Args;
 use forkyard_client::{Client, ClientError, of_vm};
 use forkyard_evacuate::{Bounds, Guest, Move, Plan, Stay, Target, plan};
 use forkyard_types::{
-    ByteCount, ListedVm, MigrateRequest, MigrateResponse, MigrationReport, NodeName, NodeState,
-    NodeView, Room, Usage, VmId, VmName, VmView,
+    ByteCount, DiskTransfer, ListedVm, MigrateRequest, MigrateResponse, MigrationReport, NodeName,
+    NodeState, NodeView, Room, Usage, VmId, VmName, VmView,
 };
 use hyper::Method;
 use serde::Serialize;
@@ -413,6 +413,8 @@ fn request(wanted: &Evacuate, one: &Move, begun: Instant) -> MigrateRequest {
             .deadline
             .map(|deadline| u64::try_from(left(deadline)).unwrap_or(u64::MAX)),
         if_stuck: wanted.if_stuck.into(),
+        // Nothing is to stay on a host that is being emptied.
+        disk: DiskTransfer::Ahead,
         keep_copy: None,
         together: Vec::new(),
     }

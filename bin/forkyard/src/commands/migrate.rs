@@ -11,8 +11,8 @@ use crate::{
 use anyhow::bail;
 use forkyard_client::{Client, of_vm};
 use forkyard_types::{
-    EventKind, EventKinds, EventsRequest, IfStuck, MigrateRequest, MigrateResponse,
-    MigrationReport, Occurrence,
+    DiskTransfer, EventKind, EventKinds, EventsRequest, IfStuck, MigrateRequest, MigrateResponse,
+    MigrationReport, Occurrence, PageCount,
 };
 use indicatif::ProgressFinish;
 use std::{convert::Infallible, future::pending, process::ExitCode};
@@ -45,6 +45,11 @@ pub async fn migrate(client: &Client, format: Format, wanted: Migrate) -> anyhow
         max_gap_ms: wanted.max_gap,
         deadline_ms: wanted.deadline.map(|seconds| u64::from(seconds) * 1000),
         if_stuck: wanted.if_stuck.into(),
+        disk: match wanted.disk {
+            args::Disk::Auto => DiskTransfer::Auto,
+            args::Disk::Ahead => DiskTransfer::Ahead,
+            args::Disk::OnDemand => DiskTransfer::OnDemand,
+        },
         keep_copy: wanted.keep_copy,
     };
     let path = of_vm(&vm, "migrate");
@@ -126,6 +131,7 @@ fn told(report: &MigrationReport) -> String {
         pages_ahead,
         pages_last,
         pages_there,
+        blocks_left,
         slowed_to_percent,
         ..
     } = *report;
@@ -135,12 +141,19 @@ fn told(report: &MigrationReport) -> String {
             "; it wrote as fast as that is sent, and ran for {percent} % of the time until then"
         )
     });
+    let left = match blocks_left {
+        0 => String::new(),
+        _ => format!(
+            "; {} of its volumes are fetched from here by and by",
+            PageCount(blocks_left).bytes().unwrap_or_default()
+        ),
+    };
     let there = match pages_there.0 {
         0 => String::new(),
         _ => format!(" ({pages_there} were still there)"),
     };
     format!(
-        "stood still for {:.0} ms of {:.1} s; sent {pages_ahead} ahead{there}, {rounds} times what was written meanwhile, and {pages_last} in the end{slowed}",
+        "stood still for {:.0} ms of {:.1} s; sent {pages_ahead} ahead{there}, {rounds} times what was written meanwhile, and {pages_last} in the end{slowed}{left}",
         seconds(gap_us) * 1e3,
         seconds(total_us),
     )
@@ -149,7 +162,6 @@ fn told(report: &MigrationReport) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forkyard_types::PageCount;
 
     #[test]
     fn of_several_is_told_how_far_apart_they_stopped_and_went_on() {

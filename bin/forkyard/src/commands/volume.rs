@@ -6,7 +6,7 @@ use clap::Subcommand;
 use forkyard_client::{Client, escaped};
 use forkyard_types::{
     ByteCount, CreateVolume, DataVolume, ExportVolume, ResizeVolume, RootVolume, SnapshotVolume,
-    VmName, VolumeView,
+    VmName, VolumeLacking, VolumeNeed, VolumeView,
 };
 use hyper::Method;
 use std::{path::PathBuf, process::ExitCode};
@@ -254,11 +254,20 @@ fn show(all: &[VolumeView]) {
             it.stored.to_string(),
             it.vm.as_ref().map(VmName::to_string).unwrap_or_default(),
             it.at.clone().unwrap_or_default(),
+            match lacking(it) {
+                ByteCount(0) => String::new(),
+                lacking => lacking.to_string(),
+            },
             it.snapshots.len().to_string(),
         ]
     };
     let rows: Vec<_> = all.iter().map(row).collect();
-    output::table(["NAME", "SIZE", "STORED", "VM", "AT", "SNAPSHOTS"], &rows);
+    let head = ["NAME", "SIZE", "STORED", "VM", "AT", "LACKING", "SNAPSHOTS"];
+    output::table(head, &rows);
+}
+
+fn lacking(it: &VolumeView) -> ByteCount {
+    ByteCount(it.lacking.iter().map(|it| it.size.0).sum())
 }
 
 fn describe(it: &VolumeView) {
@@ -266,6 +275,13 @@ fn describe(it: &VolumeView) {
     say!("\nepoch     {}", it.epoch);
     if let Some(at) = &it.at {
         say!("copy      it is at {at}: the way back takes what differs");
+    }
+    for lacking in &it.lacking {
+        let VolumeLacking { at, size } = lacking;
+        say!("lacking   {size}, fetched from {at}: when it is read, and by and by");
+    }
+    for VolumeNeed { host, snapshot } in &it.needed_by {
+        say!("needed    {host} fetches what it lacks of {snapshot} from here");
     }
     if let Some(failure) = &it.failure {
         say!("failure   {failure}");

@@ -17,8 +17,8 @@ use forkyard_fork::Host;
 use forkyard_node::Node;
 use forkyard_types::{
     ApiError, ErrorKind, ForkId, PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest,
-    PeerForkResponse, PeerMigrated, PeerMigration, PeerTicketRequest, PeerTicketResponse,
-    SentVolume,
+    PeerForkResponse, PeerMigrated, PeerMigration, PeerSupply, PeerTicketRequest,
+    PeerTicketResponse, SentVolume,
 };
 use futures::StreamExt;
 use hyper_util::rt::TokioIo;
@@ -137,6 +137,43 @@ pub async fn commands(
         match upgrade.await {
             Ok(there) => commands.carry(TokioIo::new(there)).await,
             Err(error) => tracing::info!(%error, "a host went away as it was to follow commands"),
+        }
+    });
+    Ok(upgrade::switching())
+}
+
+/// Fetch blocks that a volume lacks from the host that asks, where it came from.
+///
+/// The request has `Connection: Upgrade` and `Upgrade: tcp`. After the answer, 101, the connection
+/// carries questions for blocks, and what the host that asked answers them by. In a cluster its nodes
+/// alone may ask.
+#[utoipa::path(get, path = "/v1/peer/volumes/{volume}/supply", tag = "peers",
+    params(("volume" = String, Path, description = "Name of the volume"), PeerSupply),
+    responses((status = 101, description = "Connected"),
+        (status = 404, body = ApiError, description = "Nothing of it is lacking, durably"),
+        (status = 426, body = ApiError, description = "The request asks for no upgrade to `tcp`"), Refusal))]
+pub async fn supply(
+    State(host): State<Arc<Host>>,
+    _: Neighbour,
+    Path(volume): Path<String>,
+    Query(wanted): Query<PeerSupply>,
+    mut request: Request,
+) -> Result<Response, Refusal> {
+    if !upgrade::asks_for_tcp(request.headers()) {
+        return Ok(ports::not_asked_for());
+    }
+    let carrier = request.extensions().get::<Carrier>().cloned();
+    let upgrade = hyper::upgrade::on(&mut request);
+    let line = host.supplied(&volume, wanted).await?;
+    tokio::spawn(async move {
+        // Counted until its end.
+        let _carrier = carrier;
+        let carried = match upgrade.await {
+            Ok(there) => line.carry(TokioIo::new(there)).await,
+            Err(error) => Err(std::io::Error::other(error)),
+        };
+        if let Err(error) = carried {
+            tracing::debug!(%error, volume, "a line to a host that supplies blocks ended");
         }
     });
     Ok(upgrade::switching())

@@ -11,7 +11,7 @@ struct Count {
     of: fn(&VolumeCounts) -> u64,
 }
 
-const COUNTS: [Count; 7] = [
+const COUNTS: [Count; 10] = [
     Count {
         name: "forkyard_volume_reads",
         what: "Reads of a volume and of what clones lie over of it, since its server began",
@@ -36,6 +36,21 @@ const COUNTS: [Count; 7] = [
         name: "forkyard_volume_flushes",
         what: "Flushes of a volume since its server began",
         of: |it| it.flushes,
+    },
+    Count {
+        name: "forkyard_volume_remote_reads",
+        what: "Reads of a volume that waited for blocks of another host, since its server began",
+        of: |it| it.remote_reads,
+    },
+    Count {
+        name: "forkyard_volume_demanded_bytes",
+        what: "Bytes fetched from other hosts because a read waited for them or for a neighbour",
+        of: |it| it.bytes_demanded,
+    },
+    Count {
+        name: "forkyard_volume_filled_bytes",
+        what: "Bytes fetched from other hosts so that all of a volume is here",
+        of: |it| it.bytes_filled,
     },
     Count {
         name: "forkyard_volume_log_bytes",

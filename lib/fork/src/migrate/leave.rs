@@ -19,9 +19,9 @@ use crate::{
 use forkyard_pager::PeerKey;
 use forkyard_store::Moving;
 use forkyard_types::{
-    ErrorKind, ForkId, ForkMode, ForkReport, IfStuck, ImageId, Landed, MigrateRequest,
-    MigrateResponse, MigrationOver, MigrationPhase, MigrationReached, MigrationReport, PageCount,
-    PeerEndMigration, PeerMigration, PeerRound, VmId,
+    DiskTransfer, ErrorKind, ForkId, ForkMode, ForkReport, IfStuck, ImageId, Landed,
+    MigrateRequest, MigrateResponse, MigrationOver, MigrationPhase, MigrationReached,
+    MigrationReport, PageCount, PeerEndMigration, PeerMigration, PeerRound, VmId,
 };
 use forkyard_vm::{Body, Turn, Vm, VmError, lock};
 use std::{
@@ -223,7 +223,8 @@ impl Host {
         }
         let ahead = async {
             let begun = Instant::now();
-            self.first_copy(leaving, Below::default(), report).await?;
+            self.first_copy(leaving, Below::default(), (request.disk, report))
+                .await?;
             report.prepare_us = micros(begun.elapsed());
             let mut slow = None;
             let converged = self
@@ -251,12 +252,12 @@ impl Host {
         &self,
         leaving: &mut Leaving<'_>,
         like: Below,
-        report: &mut MigrationReport,
+        (disk, report): (DiskTransfer, &mut MigrationReport),
     ) -> Result<(), HostError> {
         self.tell_of(leaving, MigrationPhase::Copying, 0, None);
         let key = (leaving.id, leaving.peer().name());
         self.note_moving_abroad(key, &leaving.vm.record(), leaving.key)?;
-        self.send_volumes_first(leaving, report).await?;
+        self.send_volumes_first(leaving, disk, report).await?;
         self.send_first(leaving, like, report).await
     }
 

@@ -181,6 +181,7 @@ impl Host {
             tracing::error!(vm = %vm.name(), error = &error as &dyn std::error::Error, "not ended yet");
             return view;
         }
+        self.supply_soon();
         // From here on it is listed there.
         self.answered((migration, peer), vec![view.clone()]);
         // A VM that has left is neither forked nor resumed.

@@ -259,7 +259,8 @@ impl Host {
                 memory: as_large.next().map(|(_, images)| images.memory),
                 disk: sent.iter().find_map(|(_, images)| images.disk),
             };
-            self.first_copy(leaving, like, report).await?;
+            self.first_copy(leaving, like, (request.disk, report))
+                .await?;
             report.prepare_us = micros(begun.elapsed());
             sent.push((size, leaving.sent));
         }

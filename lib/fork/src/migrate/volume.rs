@@ -15,17 +15,22 @@ use crate::{
     snapshot::Snapshot,
     volumes::{SENT, VolumeError, private_name},
 };
-use forkyard_blockd::{Request, StreamError};
+use forkyard_blockd::{Hot, Request, StreamError};
 use forkyard_store::VmRecord;
 use forkyard_types::{
-    ByteCount, DataRole, ForkId, MigrationReport, PageCount, PeerDisk, PeerMigrated, PeerMigration,
-    PeerVolume, SentVolume, VmName, VolumeAt, VolumeUse,
+    ByteCount, DataRole, DiskTransfer, ForkId, MigrationReport, PageCount, PeerDisk, PeerMigrated,
+    PeerMigration, PeerVolume, SentVolume, VmName, VolumeAt, VolumeUse,
 };
 use futures::future::join_all;
 use tokio::net::UnixStream;
 
 /// Snapshots kept that were sent to other hosts: each makes the way there shorter.
 const KEPT: usize = 4;
+
+/// Blocks that are sent ahead in any case, where the rest may be fetched: 64 MiB.
+const SMALL: PageCount = PageCount(16 << 10);
+/// Most blocks that are sent ahead because they were used of late: 16 MiB.
+const HOT: PageCount = PageCount(4 << 10);
 
 /// A volume of a VM on its way.
 #[derive(Clone, Debug)]
@@ -34,6 +39,8 @@ pub(super) struct LeavingVolume {
     /// Name there.
     there: VmName,
     disk: LeavingDisk,
+    /// The snapshot of which blocks were left here: the other host fetches them.
+    left: Option<String>,
     /// The snapshot that the other host has, or is about to have.
     sent: Option<String>,
     /// That host had nothing of it before: it keeps nothing of it if the VM does not go there.
@@ -57,6 +64,8 @@ pub(super) struct Frozen {
     at: VolumeAt,
     there: VmName,
     since: Option<String>,
+    /// Blocks that are sent, if not all are.
+    hot: Option<Hot>,
 }
 
 impl LeavingVolume {
@@ -65,6 +74,7 @@ impl LeavingVolume {
             name: name.clone(),
             there: there.clone(),
             disk,
+            left: None,
             sent: None,
             is_new: true,
         }
@@ -96,6 +106,11 @@ impl LeavingVolume {
             })
         });
         root.map(Ok).into_iter().chain(data).collect()
+    }
+
+    /// The snapshot is kept: the other host fetches blocks of it.
+    fn is_kept(&self, snapshot: &str) -> bool {
+        self.left.as_deref() == Some(snapshot)
     }
 
     /// Sends what its VM writes of it.
@@ -137,6 +152,7 @@ impl LeavingVolume {
             },
             there: self.there.clone(),
             since: None,
+            hot: None,
         })
     }
 
@@ -155,10 +171,12 @@ impl Host {
     pub(super) async fn send_volumes_first(
         &self,
         leaving: &mut Leaving<'_>,
+        disk: DiskTransfer,
         report: &mut MigrationReport,
     ) -> Result<(), HostError> {
         for volume in LeavingVolume::all(&leaving.vm.record())? {
-            self.send_volume_first(leaving, volume, report).await?;
+            self.send_volume_first(leaving, (volume, disk), report)
+                .await?;
         }
         Ok(())
     }
@@ -166,19 +184,19 @@ impl Host {
     async fn send_volume_first(
         &self,
         leaving: &mut Leaving<'_>,
-        mut volume: LeavingVolume,
+        (mut volume, disk): (LeavingVolume, DiskTransfer),
         report: &mut MigrationReport,
     ) -> Result<(), HostError> {
         let (blockd, name) = (self.blockd.clone(), volume.name.clone());
         let status = blocking(move || blockd.inspect(&name)).await?;
-        let names = status.snapshots.into_iter().map(|it| it.name);
+        let names = status.snapshots.iter().map(|it| it.name.clone());
         let was_sent = |name: &String| name.starts_with(SENT) && volume.is_written();
         let sent: Vec<_> = names.filter(was_sent).collect();
         let record = leaving.vm.record();
         let asked = PeerVolume {
             migration: leaving.id,
             name: volume.there.clone(),
-            volume: status.id,
+            volume: status.id.clone(),
             sent: sent.clone(),
             cpu: Some(self.cpu_of(&record.accel, record.cpu.as_ref())?),
             accel: record.accel,
@@ -201,13 +219,17 @@ impl Host {
         })?;
         // One for each host that has a copy, and those of migrations that a daemon did not survive.
         let older = &sent[..sent.len().saturating_sub(KEPT)];
-        for snapshot in older.iter().filter(|it| since.as_ref() != Some(*it)) {
+        let needed = |name: &String| status.needs.iter().any(|it| it.snapshot == *name);
+        let unneeded = older.iter().filter(|it| !needed(it));
+        for snapshot in unneeded.filter(|it| since.as_ref() != Some(*it)) {
             self.drop_sent(VolumeAt {
                 volume: volume.name.clone(),
                 snapshot: snapshot.clone(),
             });
         }
         let whole = since.is_none().then_some(ByteCount(status.written));
+        // A branch is sent as all that it reads as.
+        let may_leave = volume.is_written() && volume.there == volume.name && status.base.is_none();
         volume.is_new = since.is_none();
         volume.sent = since;
         let shared = volume.shared();
@@ -219,6 +241,21 @@ impl Host {
             }
             None => {
                 let last = leaving.volumes.len() - 1;
+                let lacking = match whole {
+                    Some(stored) => stored.pages(),
+                    None => self.unsent_of(&leaving.volumes[last]).await?,
+                };
+                let leave = match disk {
+                    DiskTransfer::Ahead => false,
+                    DiskTransfer::OnDemand => true,
+                    DiskTransfer::Auto => lacking > SMALL,
+                };
+                if leave && may_leave {
+                    let left = self.send_hot(leaving, last).await?;
+                    report.blocks_left += left.0;
+                    report.blocks_ahead += lacking.0.saturating_sub(left.0);
+                    return Ok(());
+                }
                 self.send_volume(leaving, last).await?
             }
         };
@@ -262,6 +299,38 @@ impl Host {
         Ok(blocks)
     }
 
+    /// Sends the blocks that were used of late. The rest stays here, and is kept until the other
+    /// host has all of it. Returns how many blocks that is.
+    async fn send_hot(
+        &self,
+        leaving: &mut Leaving<'_>,
+        number: usize,
+    ) -> Result<PageCount, HostError> {
+        let mut frozen = self.freeze(&mut leaving.volumes[number]).await?;
+        let at = frozen.at.clone();
+        leaving.volumes[number].left = Some(at.snapshot.clone());
+        // Durable: a flush of the guest's there vouches for what it wrote here. And before that host
+        // may lack any: it says itself when it does not any more.
+        let kept = match self.flush_volume(&at).await {
+            Ok(()) => self.keep_for(&at, leaving.peer().name()).await,
+            Err(error) => Err(error),
+        };
+        if let Err(error) = kept {
+            let volume = &mut leaving.volumes[number];
+            (volume.left, volume.sent) = (None, frozen.since);
+            self.drop_sent(at);
+            return Err(error);
+        }
+        frozen.hot = Some(Hot {
+            most: usize::try_from(HOT.0).unwrap_or(usize::MAX),
+            from: self.own_name(),
+        });
+        let former = frozen.since.clone();
+        let left = self.stream(leaving, frozen).await?;
+        self.drop_former(leaving.volumes[number].clone(), at, former);
+        Ok(PageCount(left))
+    }
+
     async fn send_volume(
         &self,
         leaving: &mut Leaving<'_>,
@@ -271,8 +340,8 @@ impl Host {
         let frozen = self.freeze(&mut leaving.volumes[number]).await?;
         let (at, former) = (frozen.at.clone(), frozen.since.clone());
         match self.stream(leaving, frozen).await {
-            Ok(()) => {
-                self.drop_former(at, former);
+            Ok(_) => {
+                self.drop_former(leaving.volumes[number].clone(), at, former);
                 Ok(blocks)
             }
             Err(error) => {
@@ -286,7 +355,9 @@ impl Host {
     /// The VM stays here: nothing needs what was sent of its volumes, unless that host had a copy.
     pub(super) fn keep_volumes(&self, leaving: &mut Leaving<'_>) {
         for volume in leaving.volumes.drain(..).filter(LeavingVolume::is_written) {
-            if let Some(snapshot) = volume.sent.filter(|_| volume.is_new) {
+            let sent = volume.sent.clone();
+            let unused = sent.filter(|it| volume.is_new && !volume.is_kept(it));
+            if let Some(snapshot) = unused {
                 self.drop_sent(VolumeAt {
                     volume: volume.name,
                     snapshot,
@@ -323,8 +394,13 @@ impl Host {
     pub(super) async fn send_last(&self, leaving: &Leaving<'_>, frozen: Vec<Frozen>) {
         let sent = frozen.into_iter().map(|frozen| async {
             let (at, former) = (frozen.at.clone(), frozen.since.clone());
+            let of = leaving.volumes.iter().find(|it| it.name == at.volume);
             match self.stream(leaving, frozen).await {
-                Ok(()) => self.drop_former(at, former),
+                Ok(_) => {
+                    if let Some(volume) = of {
+                        self.drop_former(volume.clone(), at, former);
+                    }
+                }
                 Err(error) => {
                     tracing::warn!(%at, error = &error as &dyn std::error::Error, "the last of a volume was not sent");
                 }
@@ -334,8 +410,8 @@ impl Host {
     }
 
     /// Drops the snapshot that the other host had before the one that has just come.
-    fn drop_former(&self, at: VolumeAt, former: Option<String>) {
-        if let Some(snapshot) = former {
+    fn drop_former(&self, volume: LeavingVolume, at: VolumeAt, former: Option<String>) {
+        if let Some(snapshot) = former.filter(|it| !volume.is_kept(it)) {
             self.drop_sent(VolumeAt { snapshot, ..at });
         }
     }
@@ -348,12 +424,23 @@ impl Host {
         self.freeze_volume(&at).await?;
         let since = volume.sent.replace(at.snapshot.clone());
         let there = volume.there.clone();
-        Ok(Frozen { at, there, since })
+        let hot = None;
+        Ok(Frozen {
+            at,
+            there,
+            since,
+            hot,
+        })
     }
 
-    /// Sends a snapshot, by what differs from one that is there.
-    async fn stream(&self, leaving: &Leaving<'_>, frozen: Frozen) -> Result<(), HostError> {
-        let Frozen { at, there, since } = frozen;
+    /// Sends a snapshot, by what differs from one that is there. Returns how many blocks were left.
+    async fn stream(&self, leaving: &Leaving<'_>, frozen: Frozen) -> Result<u64, HostError> {
+        let Frozen {
+            at,
+            there,
+            since,
+            hot,
+        } = frozen;
         let failed = HostError::io("make", std::path::Path::new("a pair of sockets"));
         let pair = std::os::unix::net::UnixStream::pair().and_then(|(to, from)| {
             from.set_nonblocking(true)?;
@@ -361,7 +448,7 @@ impl Host {
         });
         let (to, from) = pair.map_err(failed)?;
         let (blockd, sent) = (self.blockd.clone(), at.clone());
-        let read = tokio::spawn(blocking(move || blockd.send(&sent, since, to)));
+        let read = tokio::spawn(blocking(move || blockd.send(&sent, since, hot, to)));
         let sent = SentVolume {
             volume: there,
             snapshot: at.snapshot,
@@ -374,7 +461,8 @@ impl Host {
             source,
         });
         match (read, answer) {
-            (_, Ok(_)) => Ok(()),
+            (Ok(left), Ok(_)) => Ok(left),
+            (Err(_), Ok(_)) => Ok(0),
             // It does not read on where it has found something wrong: then it is that.
             (
                 Err(HostError::Volume(VolumeError::Stream(error @ StreamError::Io { .. }))),
@@ -388,7 +476,7 @@ impl Host {
             }
             // Otherwise it saw that nothing, or not all, was sent to it, for this reason.
             (Err(error), _) => Err(error),
-            (Ok(()), Err(error)) => Err(error),
+            (Ok(_), Err(error)) => Err(error),
         }
     }
 }

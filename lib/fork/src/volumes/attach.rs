@@ -186,7 +186,8 @@ impl Host {
         let (blockd, records) = (self.blockd.clone(), self.store.vms()?);
         let settled = blocking(move || settle(&blockd, &records).map(|()| records));
         let records = settled.await?;
-        self.settle_copies(&records).await
+        self.settle_copies(&records).await?;
+        self.settle_needs().await
     }
 
     /// Has a server of volumes that died started again, for as long as a VM has one.

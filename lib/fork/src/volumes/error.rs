@@ -72,6 +72,12 @@ pub enum VolumeError {
         /// Volume.
         volume: VmName,
     },
+    /// A volume is on its way here.
+    #[error("volume {volume} is on its way here")]
+    Coming {
+        /// Volume.
+        volume: VmName,
+    },
     /// A VM on a volume cannot do that yet.
     #[error("{vm} is on volume {volume}: {what}")]
     NotYet {
@@ -92,7 +98,7 @@ impl VolumeError {
                 Blame::Missing => ErrorKind::NotFound,
                 Blame::Fenced | Blame::Caller => ErrorKind::Conflict,
                 Blame::Room => ErrorKind::Exhausted,
-                Blame::Host => ErrorKind::Host,
+                Blame::Host | Blame::Elsewhere => ErrorKind::Host,
             },
             Self::Server(_)
             | Self::Answer
@@ -104,6 +110,7 @@ impl VolumeError {
             | Self::SnapshotInUse { .. }
             | Self::Elsewhere { .. }
             | Self::Taken { .. }
+            | Self::Coming { .. }
             | Self::NotYet { .. } => ErrorKind::Conflict,
             Self::Unknown { .. } => ErrorKind::NotFound,
         }
@@ -115,6 +122,7 @@ impl VolumeError {
             Self::Server(ClientError::Failed { blame, .. }) => match blame {
                 Blame::Missing => Some("`forkyard volume ls` lists the volumes"),
                 Blame::Room => Some("remove volumes, snapshots or VMs"),
+                Blame::Elsewhere => Some("`forkyard volume inspect` says where the rest of it is"),
                 Blame::Fenced | Blame::Caller | Blame::Host => None,
             },
             Self::Server(_)
@@ -129,6 +137,7 @@ impl VolumeError {
                 Some("use it there, or move its VM here; `forkyard volume rm` removes the copy")
             }
             Self::Taken { .. } => Some("remove one of them, or give it another name"),
+            Self::Coming { .. } => Some("it is there once its VM is"),
             Self::SnapshotInUse { .. } => Some("it goes with the last VM over it"),
             Self::NotYet { .. } => Some(
                 "`forkyard volume export` gives its disk, and `forkyard image import` takes it",

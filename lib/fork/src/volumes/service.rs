@@ -6,9 +6,11 @@
 
 use super::VolumeError;
 use crate::{Folders, telemetry::SENT_BYTES};
-use forkyard_blockd::{Answer, Client, ClientError, Counts, Request, Status, relay};
+use forkyard_blockd::{
+    Answer, Client, ClientError, Counts, Hot, Need, Relayed, Request, Status, relay,
+};
 use forkyard_sys_host::private;
-use forkyard_types::{NbdDisk, VM_UIDS, VmName, VolumeAt};
+use forkyard_types::{NbdDisk, PeerSupply, VM_UIDS, VmName, VolumeAt};
 use std::{
     fs,
     io::{self, BufRead, BufReader},
@@ -70,29 +72,33 @@ impl Blockd {
         Ok(client.ask(request)?)
     }
 
-    /// Writes a snapshot to a socket, by what differs from an earlier one if that is given.
+    /// Writes a snapshot to a socket, by what differs from an earlier one if that is given; of that, what
+    /// is hot, if not all. Returns how many blocks were left out.
     pub(crate) fn send(
         &self,
         at: &VolumeAt,
         since: Option<String>,
+        hot: Option<Hot>,
         mut to: UnixStream,
-    ) -> Result<(), VolumeError> {
-        let is_whole = since.is_none();
+    ) -> Result<u64, VolumeError> {
+        let (is_whole, is_hot) = (since.is_none(), hot.is_some());
         let client = self.connect()?;
         client.set_patience(COPIES).map_err(VolumeError::Socket)?;
         let mut from = client.send(&Request::Send {
             name: at.volume.to_string(),
             snapshot: at.snapshot.clone(),
+            hot,
             since,
         })?;
-        let why = match is_whole {
-            true => "all",
-            false => "changed",
+        let why = match (is_hot, is_whole) {
+            (true, _) => "hot",
+            (false, true) => "all",
+            (false, false) => "changed",
         };
-        let bytes = relay(&mut from, &mut to).map_err(VolumeError::Stream)?;
+        let Relayed { bytes, left } = relay(&mut from, &mut to).map_err(VolumeError::Stream)?;
         let volume = at.volume.to_string();
         metrics::counter!(SENT_BYTES, "volume" => volume, "why" => why).increment(bytes);
-        Ok(())
+        Ok(left.0)
     }
 
     /// Has a snapshot taken from the stream that `write` writes.
@@ -110,6 +116,40 @@ impl Blockd {
         let written = write(&mut to).and_then(|()| to.shutdown(Shutdown::Write));
         client.finish()?;
         written.map_err(VolumeError::Socket)
+    }
+
+    /// Needs of other hosts; none if there are no volumes.
+    pub(super) fn needs(&self) -> Result<Vec<Need>, VolumeError> {
+        match self.has_any() {
+            true => { self.ask(&Request::Needs {})? }
+                .needs()
+                .ok_or(VolumeError::Answer),
+            false => Ok(Vec::new()),
+        }
+    }
+
+    /// Has questions for blocks of a snapshot answered over a connection.
+    pub(super) fn serve(
+        &self,
+        volume: &VmName,
+        snapshot: String,
+    ) -> Result<(UnixStream, Vec<u8>), VolumeError> {
+        let name = volume.to_string();
+        Ok(self.connect()?.line(&Request::Serve { name, snapshot })?)
+    }
+
+    /// Has blocks that a volume lacks fetched over a connection.
+    pub(super) fn supply(
+        &self,
+        volume: &VmName,
+        PeerSupply { id, snapshot, fill }: PeerSupply,
+    ) -> Result<(UnixStream, Vec<u8>), VolumeError> {
+        Ok(self.connect()?.line(&Request::Supply {
+            name: volume.to_string(),
+            id,
+            snapshot,
+            fill,
+        })?)
     }
 
     /// Tells what is counted of volumes; of none if there is no server.

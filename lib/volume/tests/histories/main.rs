@@ -39,7 +39,7 @@ fn lose_power(world: &mut World) {
 
 #[test]
 fn crashes_at_any_byte_lose_no_flushed_record_and_revive_none() {
-    let (mut crashes, mut cuts) = (0, 0);
+    let (mut crashes, mut cuts, mut fetched) = (0, 0, 0);
     for seed in 0..3000 {
         let mut world = World::new(seed);
         for _ in 0..4 {
@@ -61,7 +61,9 @@ fn crashes_at_any_byte_lose_no_flushed_record_and_revive_none() {
             crashes += 1;
             cuts += u32::from(now < next);
         }
+        fetched += world.fetched;
     }
+    assert!(fetched > crashes / 10, "{fetched} fetched");
     assert!(cuts > crashes / 10, "{cuts} of {crashes} lost anything");
 }
 

@@ -4,7 +4,7 @@ use fastrand::Rng;
 use forkyard_volume::{
     BLOCK_BYTES, Batch, BlockNo, Blocks, Change, Content, Damage, Epoch, Geometry, Lsn, Map,
     Opening, Plan, Policy, Range, Recovery, Refusal, SEGMENT_HEADER, SLOT_BYTES, Sequence, Tail,
-    Takeover, View, Volume, VolumeId, Wanted, plan, read_slot, slot_block,
+    Takeover, Version, View, Volume, VolumeId, Wanted, plan, read_slot, slot_block,
 };
 use std::collections::BTreeMap;
 
@@ -31,6 +31,10 @@ pub struct World {
     /// Bytes of each file that no crash takes.
     pub durable: BTreeMap<Sequence, usize>,
     pub truth: Truth,
+    /// Contents at another site, by the versions that they have here.
+    pub elsewhere: BTreeMap<(u64, Version), Value>,
+    /// Contents that were fetched.
+    pub fetched: u32,
     /// Truth before each record.
     pub past: BTreeMap<Lsn, Truth>,
     buffer: Vec<u8>,
@@ -63,6 +67,8 @@ impl World {
                 blocks: vec![0; blocks],
                 ..Truth::default()
             },
+            elsewhere: BTreeMap::new(),
+            fetched: 0,
             past: BTreeMap::new(),
             buffer: Vec::new(),
             value: 0,
@@ -154,6 +160,55 @@ impl World {
         }
     }
 
+    /// Blocks are written elsewhere, and are not sent here.
+    fn leave_away(&mut self, epoch: Epoch, open: bool) {
+        let count = self.rng.u64(1..12);
+        let first = self.rng.u64(0..BLOCKS - count);
+        let values: Vec<_> = (1..=count).map(|it| self.value + it).collect();
+        let ranges = &[Range {
+            first: BlockNo(first),
+            count,
+        }];
+        let version = Version::new(self.volume.last_version().map_or(0, Version::number) + 1);
+        let change = Change::Away {
+            epoch,
+            version: None,
+            ranges,
+        };
+        let left = self.change(&[change], |truth, _| {
+            let first = usize::try_from(first).expect("few");
+            truth.blocks[first..][..values.len()].copy_from_slice(&values);
+        });
+        assert_eq!(left.is_ok(), open, "{left:?}");
+        if left.is_ok() {
+            self.value += count;
+            let version = version.expect("few");
+            let away = (first..)
+                .zip(values)
+                .map(|(it, value)| ((it, version), value));
+            self.elsewhere.extend(away);
+        }
+    }
+
+    /// Fetches some of the blocks that are elsewhere, of the volume and of snapshots.
+    fn fetch(&mut self) {
+        let absent: Vec<_> = self.volume.maps().flat_map(Map::absent).collect();
+        for _ in 0..self.rng.u32(1..6) {
+            let Some((at, version)) = self.rng.choice(absent.iter().copied()) else {
+                return;
+            };
+            let data = &block(self.elsewhere[&(at.0, version)]);
+            let change = Change::Move {
+                block: at,
+                version,
+                data,
+            };
+            self.change(&[change], |_, _| {}).expect("room");
+            assert!(self.volume.absent(at).all(|it| it != version), "{at} came");
+            self.fetched += 1;
+        }
+    }
+
     /// Anything that users do.
     pub fn something(&mut self) {
         let epoch = self.volume.epoch();
@@ -192,7 +247,9 @@ impl World {
                 });
                 assert_eq!(zeroed.is_ok(), open);
             }
-            60..70 => self.flush(),
+            60..64 => self.flush(),
+            64..67 => self.leave_away(epoch, open),
+            67..70 => self.fetch(),
             70..76 => {
                 let next = Epoch(epoch.0 + self.rng.u32(1..3));
                 let takeover = match self.rng.bool() {
@@ -252,8 +309,10 @@ impl World {
         let Some(entry) = map.get(block) else {
             return Ok(0);
         };
-        let Content::Slot(slot) = entry.content else {
-            return Ok(0);
+        let slot = match entry.content {
+            Content::Slot(slot) => slot,
+            Content::Zero => return Ok(0),
+            Content::Away => return Ok(self.elsewhere[&(block.0, entry.version)]),
         };
         let (place, index) = self.volume.geometry().split(slot);
         let sequence = self
