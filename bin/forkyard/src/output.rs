@@ -106,7 +106,7 @@ pub fn cannot_write(error: &io::Error) -> i32 {
     1
 }
 
-/// Waits until nobody can read standard output any more, as with `| head`. Waits for ever if it is
+/// Waits until standard output has no reader any more, as with `| head`. Waits for ever if it is
 /// a file. Takes a thread for as long as the program runs: call it once.
 pub async fn reader_gone() {
     let (gone, heard) = oneshot::channel();

@@ -186,7 +186,7 @@ impl Host {
     }
 }
 
-/// Judges an end that nobody asked for by what the guest said in that life. A guest that is reset
+/// Judges an unrequested end by what the guest said in that life. A guest that is reset
 /// without a word (by SysRq, say) restarts; one whose kernel gave up would most likely do so again.
 fn ended(cause: Cause, founder: bool, said: &str) -> Ended {
     let panicked = said.rfind(PANICS) > said.rfind(RESTARTS);

@@ -46,7 +46,7 @@ pub fn create_new(path: &Path) -> io::Result<File> {
 pub enum ForeignFolder {
     /// The folder is another user's.
     #[error(
-        "{} belongs to user {owner}, who could put there what they like: choose a folder of your own, or chown it",
+        "{} belongs to user {owner}, a user that could put anything there: choose a folder of your own, or chown it",
         folder.display()
     )]
     Owner {
@@ -63,7 +63,7 @@ pub enum ForeignFolder {
     Open {
         /// The folder.
         folder: PathBuf,
-        /// Its mode.
+        /// Mode of the folder.
         mode: u32,
     },
 }

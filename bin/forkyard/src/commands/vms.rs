@@ -446,8 +446,8 @@ async fn each(
     let mut interrupted = None;
     'all: loop {
         if all {
-            // Again and again: clones of a fork under way are listed as they come. Those that
-            // nobody ends by ending their parent are waited for in the end.
+            // Again and again: clones of a fork under way are listed as they come. Those that do
+            // not end with a parent are waited for in the end.
             for made in [false, true] {
                 names = every(client, made).await?;
                 names.retain(|name| tried.insert(name.clone()));
