@@ -5903,6 +5903,11 @@ export interface operations {
             query?: {
                 /** @description Those that have all these labels: `NAME=VALUE`, separated by commas. */
                 labels?: string;
+                /**
+                 * @description True: answer once VMs that are being made at the host that is asked are there, or have
+                 *     failed. Those whose making begins later are not waited for.
+                 */
+                made?: boolean;
                 /** @description Those that have one of these names or ids, separated by commas. */
                 names?: string;
             };
