@@ -99,7 +99,10 @@ mod tests {
         assert_eq!((set(0o700), set(0o755)), (Ok(()), Ok(())));
         for mode in [0o770, 0o777, 0o1777] {
             let refused = set(mode).expect_err("open to others");
-            assert!(refused.to_string().contains("others may write"), "{refused}");
+            assert!(
+                refused.to_string().contains("others may write"),
+                "{refused}"
+            );
         }
         assert_eq!(check_owner(&folder.path().join("none")), Ok(()));
         if geteuid().is_root() {
