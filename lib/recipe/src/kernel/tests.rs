@@ -126,7 +126,7 @@ fn kernel_of_the_users_own_has_no_modules_and_must_exist() {
     let dir = scratch();
     let path = dir.path().join("bzImage");
     let error = Kernel::from_file(&path).expect_err("not there");
-    assert!(matches!(error, BuildError::Io { path: named, .. } if named == path));
+    assert!(matches!(error, BuildError::UnfitKernel { path: named, .. } if named == path));
     let fifo = dir.path().join("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRUSR).expect("made");
     for none in [fifo.as_path(), dir.path(), Path::new("/dev/null")] {
