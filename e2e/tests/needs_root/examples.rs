@@ -80,10 +80,11 @@ fn runs_jobs(host: &Host) {
         .args(["p", "-", "--out"])
         .arg(out.path());
     let told = host.program(&mut ci, jobs);
-    // But for how long each took.
+    // But for how long each took. On a busy host a second is over before the slow one has begun.
     let told: Vec<_> = told
         .lines()
         .map(|line| line.split(" after ").next().expect("a part"))
+        .filter(|line| *line != "begun")
         .collect();
     let wanted = [
         "--- unit",
@@ -93,7 +94,6 @@ fn runs_jobs(host: &Host) {
         "",
         "--- spoils: exit 3",
         "--- slow",
-        "begun",
         "the command took longer than 1 s and was killed",
         "--- slow: exit 124",
         "--- after",
