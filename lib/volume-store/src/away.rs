@@ -185,6 +185,15 @@ impl Away {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Tells whether it is known where all of these are. If not, they may have come meanwhile.
+    pub fn knows(&self, blocks: &[Key]) -> Result<bool, StoreError> {
+        let inner = self.inner();
+        match inner.closed {
+            true => Err(StoreError::Unknown(self.volume.clone())),
+            false => Ok({ blocks.iter() }.all(|(_, version)| inner.origin(*version).is_some())),
+        }
+    }
+
     /// Readers' error for blocks that are away.
     pub fn absent(self: &Arc<Self>, blocks: Vec<Key>) -> Absent {
         Absent {

@@ -49,6 +49,11 @@ pub enum StoreError {
         /// Host, as it calls itself.
         host: String,
     },
+    /// Blocks are not here, and it is not known where they are.
+    #[error(
+        "volume {0} lacks blocks, and what told which host has them is gone (put its file `origins` back, or go back to a snapshot that is whole)"
+    )]
+    Orphan(String),
     /// All that a snapshot at another host has is here.
     #[error("volume {volume} lacks nothing of {snapshot}")]
     NothingLacking {
@@ -178,9 +183,12 @@ impl StoreError {
             | Self::Needed { .. }
             | Self::Absent(_)
             | Self::NotCached => Blame::Caller,
-            Self::Damaged(_) | Self::Io { .. } | Self::Failed | Self::InUse(_) | Self::Base(_) => {
-                Blame::Host
-            }
+            Self::Damaged(_)
+            | Self::Orphan(_)
+            | Self::Io { .. }
+            | Self::Failed
+            | Self::InUse(_)
+            | Self::Base(_) => Blame::Host,
         }
     }
 

@@ -88,10 +88,18 @@ impl Store {
         scratch: &mut Scratch,
         patience: Patience,
     ) -> Result<Found, StoreError> {
+        let mut lost = false;
         loop {
             self.locate(view, offset, out.len() as u64, scratch)?;
             if scratch.absent.is_empty() {
                 break;
+            }
+            if !self.away.knows(&scratch.absent)? {
+                // What has all come is forgotten: it is here if it is looked for once more.
+                match std::mem::replace(&mut lost, true) {
+                    true => return Err(StoreError::Orphan(self.name.clone())),
+                    false => continue,
+                }
             }
             let absent = self.away.absent(std::mem::take(&mut scratch.absent));
             match patience {

@@ -318,3 +318,35 @@ fn nothing_reads_otherwise_than_a_single_copy_wherever_its_blocks_are() {
         "{moves} moves, {fetched} blocks fetched"
     );
 }
+
+#[test]
+fn blocks_that_are_at_no_host_that_is_known_are_an_error_and_not_waited_for() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (here, there) = (folder.path().join("a"), folder.path().join("b"));
+    let source = library(&here);
+    let store = source.create("v", SIZE).expect("made");
+    let epoch = store.open_writer(Takeover::Refused).expect("opens");
+    store
+        .write_if(epoch, 0, &[7; 8192], Patience::Wait)
+        .expect("written");
+    store.snapshot("m").expect("taken");
+    let ahead = Ahead::Hot {
+        most: 0,
+        from: "a".into(),
+    };
+    let mut stream = Vec::new();
+    store.send("m", None, &ahead, &mut stream).expect("sent");
+    let copy = library(&there);
+    let received = copy.receive("v", None, &mut Cursor::new(&stream));
+    received.expect("received");
+    assert!(!copy.open("v").expect("there").lacking().is_empty());
+    drop(copy);
+    std::fs::remove_file(there.join("v/origins")).expect("it is told there");
+    let store = library(&there).open("v").expect("there");
+    for patience in [Patience::Wait, Patience::Disk, Patience::Now] {
+        let (mut out, mut scratch) = ([0; 4096], Scratch::default());
+        let found = store.read(View::Current, 0, &mut out, &mut scratch, patience);
+        let error = found.expect_err("nobody has it");
+        assert!(matches!(error, StoreError::Orphan(_)), "{error}");
+    }
+}
