@@ -402,10 +402,13 @@ fn what_cannot_be_is_refused_and_says_why() {
     })
     .expect_err("no VM");
     assert!(this.contains("debug-threads"), "{this}");
-    set(Wanted {
-        pid: u32::MAX,
-        ..Wanted::default()
-    })
-    .expect_err("nobody");
+    for pid in [0, u32::MAX] {
+        let none = set(Wanted {
+            pid,
+            ..Wanted::default()
+        })
+        .expect_err("no process");
+        assert_eq!(none, format!("there is no process {pid}"));
+    }
     assert!(groups(&vm.tids()).is_empty());
 }

@@ -125,6 +125,14 @@ impl DispatchError {
         }
     }
 
+    /// Error of something that was tried on a process, which may not be there.
+    pub(crate) fn of_process(pid: u32, what: &'static str) -> impl Fn(io::Error) -> Self {
+        move |source| match source.kind() == io::ErrorKind::NotFound {
+            true => Self::NoProcess(pid),
+            false => Self::host(what, format!("/proc/{pid}"))(source),
+        }
+    }
+
     pub(crate) fn host(
         what: &'static str,
         path: impl Into<PathBuf>,

@@ -32,12 +32,7 @@ pub enum Doing {
 /// The vCPU threads of a process, by their names, in the guest's order.
 pub fn vcpus(pid: u32) -> Result<Vec<Thread>, DispatchError> {
     let folder = PathBuf::from(format!("/proc/{pid}/task"));
-    let entries = match fs::read_dir(&folder) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => {
-            return Err(DispatchError::NoProcess(pid));
-        }
-        listed => listed.map_err(DispatchError::host("list", &folder))?,
-    };
+    let entries = fs::read_dir(&folder).map_err(DispatchError::of_process(pid, "list"))?;
     let mut found: Vec<Thread> = entries
         .filter_map(|entry| {
             let tid = entry.ok()?.file_name().to_str()?.parse().ok()?;

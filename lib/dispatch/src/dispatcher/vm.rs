@@ -118,8 +118,7 @@ impl Vm {
         tids: Option<&[u32]>,
         now: Nanos,
     ) -> Result<Self, DispatchError> {
-        let path = format!("/proc/{pid}");
-        let started = threads::started(pid).map_err(DispatchError::host("watch", &path))?;
+        let started = threads::started(pid).map_err(DispatchError::of_process(pid, "watch"))?;
         let found = match tids {
             Some(tids) => threads::given(pid, tids)?,
             None => threads::vcpus(pid)?,
@@ -442,5 +441,11 @@ mod tests {
         assert_eq!(unasked(true, Policy::Credit, &no), Level::Enforce);
         let asked = level(Some(Level::Enforce), false, Policy::Sbco, &no);
         assert_eq!(asked, Level::Enforce);
+    }
+
+    #[test]
+    fn a_process_that_is_not_there_is_the_requests_fault() {
+        let error = Vm::attach(0, None, None, Nanos(0)).expect_err("no process");
+        assert_eq!(error.blame(), crate::error::Blame::Request, "{error}");
     }
 }
