@@ -25,6 +25,7 @@ pub mod removal;
 pub mod sched;
 pub mod sessions;
 mod settled;
+mod several;
 pub mod share;
 pub mod substrate;
 mod terminal;
@@ -99,13 +100,13 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Rename(wanted) => lifetime::rename(&client, format, wanted).await,
         Command::Independent(wanted) => independence::independent(&client, format, wanted).await,
         Command::Inspect(one) => vms::inspect(&client, format, &one.vm).await,
-        Command::Pause(some) => vms::pause(&client, format, some).await,
-        Command::Resume(some) => vms::resume(&client, format, some).await,
-        Command::Start(some) => vms::start(&client, format, some).await,
-        Command::Restart { vms } => vms::restart(&client, format, vms).await,
+        Command::Pause(some) => several::pause(&client, format, some).await,
+        Command::Resume(some) => several::resume(&client, format, some).await,
+        Command::Start(some) => several::start(&client, format, some).await,
+        Command::Restart { vms } => several::restart(&client, format, vms).await,
         Command::Wait(wanted) => wait::wait(&client, format, wanted).await,
-        Command::Stop(some) => vms::stop(&client, format, some).await,
-        Command::Rm(some) => vms::remove(&client, &args.run_dir, format, some).await,
+        Command::Stop(some) => several::stop(&client, format, some).await,
+        Command::Rm(some) => several::remove(&client, &args.run_dir, format, some).await,
         Command::Image(image) => images::image(&client, format, image).await,
         Command::Doctor(doctor) => images::doctor(&client, format, doctor).await,
         Command::Events(wanted) => events::events(&client, format, wanted).await,

@@ -1,20 +1,20 @@
-//! `run`, `fork`, `checkpoint`, `ps`, `inspect`, `stop`, `rm`.
+//! `run`, `fork`, `checkpoint`, `ps`, `inspect`.
 
 use super::{independence, progress, substrate};
 use crate::{
-    args::{Checkpoint, Fork, Format, Ps, Run, Some},
-    daemon, output,
+    args::{Checkpoint, Fork, Format, Ps, Run},
+    output,
 };
 use anyhow::Context;
 use clap::Args;
 use forkyard_client::{Client, ClientError, of_vm};
 use forkyard_types::{
-    CheckpointRequest, CloneResult, ErrorKind, ForkMode, ForkRequest, ForkResponse, ForkStarted,
-    Labels, ListedVm, RequestId, RunRequest, VmInspect, VmView,
+    CheckpointRequest, CloneResult, ForkMode, ForkRequest, ForkResponse, ForkStarted, Labels,
+    ListedVm, RequestId, RunRequest, VmInspect, VmView,
 };
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressStyle};
-use std::{collections::BTreeSet, path::Path, process::ExitCode, time::Duration};
+use std::{process::ExitCode, time::Duration};
 
 /// Some of several things asked for failed.
 pub const PARTLY: u8 = 3;
@@ -55,11 +55,6 @@ pub struct Interrupted(pub &'static str);
 
 /// Advice about a VM or checkpoint that is being made.
 pub const MADE: &str = "`forkyard ps` shows what comes of it, `forkyard rm` ends it";
-/// And about one that is changed.
-const CHANGED: &str = "`forkyard ps` shows what comes of it";
-
-/// And about one that is stopped to be started.
-const STOPPED: &str = "it stops, and is not started again: `forkyard start` does that";
 
 /// Awaits work that goes on without this program; on Ctrl-C says so, and what to do then.
 pub async fn interruptible<T>(
@@ -352,142 +347,6 @@ pub async fn inspect(client: &Client, format: Format, vm: &str) -> anyhow::Resul
         );
     }
     Ok(ExitCode::SUCCESS)
-}
-
-/// Has VMs stand still.
-pub async fn pause(client: &Client, format: Format, some: Some) -> anyhow::Result<ExitCode> {
-    each(client, format, some, |vm| {
-        (Method::POST, of_vm(vm, "pause"))
-    })
-    .await
-}
-
-/// Lets VMs go on.
-pub async fn resume(client: &Client, format: Format, some: Some) -> anyhow::Result<ExitCode> {
-    each(client, format, some, |vm| {
-        (Method::POST, of_vm(vm, "resume"))
-    })
-    .await
-}
-
-/// Boots VMs again that have stopped.
-pub async fn start(client: &Client, format: Format, some: Some) -> anyhow::Result<ExitCode> {
-    each(client, format, some, |vm| {
-        (Method::POST, of_vm(vm, "start"))
-    })
-    .await
-}
-
-/// Powers VMs off, and boots them again from their own disks. One that has stopped is booted.
-pub async fn restart(
-    client: &Client,
-    format: Format,
-    vms: Vec<String>,
-) -> anyhow::Result<ExitCode> {
-    for vm in &vms {
-        let path = of_vm(vm, "stop");
-        let stopped = client.call::<VmView>(Method::POST, &path);
-        match interruptible(STOPPED, stopped).await? {
-            // Whatever is wrong with it, `start` says it.
-            Ok(_) | Err(ClientError::Refused(_)) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    start(client, format, Some { vms, all: false }).await
-}
-
-/// Powers VMs off.
-pub async fn stop(client: &Client, format: Format, some: Some) -> anyhow::Result<ExitCode> {
-    each(client, format, some, |vm| (Method::POST, of_vm(vm, "stop"))).await
-}
-
-/// Ends VMs. With the last of them goes a daemon that was started for them.
-pub async fn remove(
-    client: &Client,
-    run_dir: &Path,
-    format: Format,
-    some: Some,
-) -> anyhow::Result<ExitCode> {
-    let all = some.all;
-    let code = each(client, format, some, |vm| (Method::DELETE, of_vm(vm, ""))).await?;
-    if all {
-        daemon::gone(client, run_dir).await;
-    }
-    Ok(code)
-}
-
-/// Every VM, clones first: nothing is then taken away from under another VM. With those that are
-/// being made, if they are to be waited for.
-async fn every(client: &Client, made: bool) -> anyhow::Result<Vec<String>> {
-    let path = match made {
-        true => "/v1/vms?made=true",
-        false => "/v1/vms",
-    };
-    let vms: Vec<ListedVm> = client.call(Method::GET, path).await?;
-    // No daemon can be asked about what is on a lost node.
-    let there = vms
-        .into_iter()
-        .filter(|vm| !vm.lost)
-        .map(|listed| listed.vm);
-    let mut vms: Vec<_> = there.collect();
-    vms.sort_by_key(|vm| std::cmp::Reverse((vm.family, vm.member)));
-    Ok(vms.into_iter().map(|vm| vm.id.to_string()).collect())
-}
-
-async fn each(
-    client: &Client,
-    format: Format,
-    some: Some,
-    request: impl Fn(&str) -> (Method, String),
-) -> anyhow::Result<ExitCode> {
-    let (all, mut names) = (some.all, some.vms);
-    let (mut done, mut failed) = (Vec::new(), 0);
-    let mut tried = BTreeSet::new();
-    let mut interrupted = None;
-    'all: loop {
-        if all {
-            // Again and again: clones of a fork under way are listed as they come. Those that do
-            // not end with a parent are waited for in the end.
-            for made in [false, true] {
-                names = every(client, made).await?;
-                names.retain(|name| tried.insert(name.clone()));
-                if !names.is_empty() {
-                    break;
-                }
-            }
-        }
-        for name in &names {
-            let (method, path) = request(name);
-            match interruptible(CHANGED, client.call::<VmView>(method, &path)).await {
-                Ok(Ok(vm)) => done.push(vm),
-                Err(by_user) => {
-                    interrupted = Some(by_user);
-                    break 'all;
-                }
-                // Its clone's exit or another client may have been faster.
-                Ok(Err(ClientError::Refused(gone))) if all && gone.kind == ErrorKind::NotFound => {}
-                Ok(Err(error)) => {
-                    failed += 1;
-                    output::complain(&error.into());
-                }
-            }
-        }
-        if !all || names.is_empty() {
-            break;
-        }
-    }
-    match format {
-        Format::Json => output::json(&done)?,
-        Format::Text => done.iter().for_each(|vm| say!("{}", vm.name)),
-    }
-    if let Some(interrupted) = interrupted {
-        return Err(interrupted.into());
-    }
-    Ok(match (failed, done.len()) {
-        (0, _) => ExitCode::SUCCESS,
-        (_, 0) => ExitCode::FAILURE,
-        (_, _) => ExitCode::from(PARTLY),
-    })
 }
 
 #[cfg(test)]
