@@ -1,6 +1,6 @@
 //! The configuration: hosts, front-ends, services and the name server.
 //!
-//! It holds tokens and keys, and is refused if others than its owner may read it.
+//! A configuration holds tokens and keys, and is refused if all users may read it, or its group write it.
 
 use anyhow::{Context, bail, ensure};
 use forkyard_client::TokenSecret;

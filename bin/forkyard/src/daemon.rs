@@ -90,7 +90,7 @@ fn start(run_dir: &Path, log: &Path, variables: &[(&str, OsString)]) -> anyhow::
     let program = std::env::current_exe()
         .context("cannot find the programs")?
         .with_file_name("forkyardd");
-    fs::create_dir_all(run_dir)
+    forkyard_sys_host::private::create_folder(run_dir)
         .with_context(|| format!("cannot create {} (are you root?)", run_dir.display()))?;
     let log = forkyard_sys_host::private::create(log)
         .with_context(|| format!("cannot write {} (are you root?)", log.display()))?;

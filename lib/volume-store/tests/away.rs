@@ -346,7 +346,7 @@ fn blocks_that_are_at_no_host_that_is_known_are_an_error_and_not_waited_for() {
     for patience in [Patience::Wait, Patience::Disk, Patience::Now] {
         let (mut out, mut scratch) = ([0; 4096], Scratch::default());
         let found = store.read(View::Current, 0, &mut out, &mut scratch, patience);
-        let error = found.expect_err("nobody has it");
+        let error = found.expect_err("no host has it");
         assert!(matches!(error, StoreError::Orphan(_)), "{error}");
     }
 }

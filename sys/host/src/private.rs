@@ -2,9 +2,9 @@
 
 use nix::unistd::geteuid;
 use std::{
-    fs::{File, Permissions},
+    fs::{DirBuilder, File, Permissions},
     io,
-    os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt},
+    os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
 
@@ -39,6 +39,12 @@ pub fn create_new(path: &Path) -> io::Result<File> {
         .create_new(true)
         .mode(MODE)
         .open(path)
+}
+
+/// Creates a folder, and those above it, that only its owner may write, whatever the umask. No error
+/// if it exists.
+pub fn create_folder(path: &Path) -> io::Result<()> {
+    DirBuilder::new().recursive(true).mode(0o755).create(path)
 }
 
 /// Folder in which others than its user could put what they like.
