@@ -24,6 +24,7 @@ mod volumes;
 pub use forkyard_service::{
     bodies::{Bodies, Budget},
     input::{Input, Path, Query, Raw},
+    parameters::Parameters,
     streams::Streams,
 };
 
@@ -294,9 +295,13 @@ pub fn remote(shared: &Shared) -> Router {
 }
 
 fn finish(api: OpenApiRouter<Shared>, shared: &Shared) -> Router {
-    let (router, _) = api.split_for_parts();
+    let (router, api) = api.split_for_parts();
     forkyard_service::input::in_form(router)
         .with_state(shared.clone())
+        .layer(from_fn_with_state(
+            Parameters::of(&api),
+            forkyard_service::parameters::check,
+        ))
         .layer(from_fn_with_state(
             shared.bodies.clone(),
             forkyard_service::bodies::budget,

@@ -12,7 +12,7 @@ use forkyard_vmm::Engine;
 use std::{
     fs::{self, File},
     os::unix::fs::PermissionsExt,
-    path::Path,
+    path::{Path, absolute},
     sync::Arc,
 };
 
@@ -69,6 +69,9 @@ impl Parts {
 
 /// Makes the folders of a host, which QEMUs may pass.
 pub(crate) fn make_folders(folders: &Folders) -> Result<(), HostError> {
+    for folder in [&folders.state, &folders.cache] {
+        not_too_long(folder)?;
+    }
     for folder in [
         &folders.state,
         &folders.run,
@@ -85,6 +88,23 @@ pub(crate) fn make_folders(folders: &Folders) -> Result<(), HostError> {
         passable(folder)?;
     }
     Ok(())
+}
+
+/// Most bytes of the path of a folder with records or disks: SQLite takes paths of 512, and what
+/// lies in the folder has names of its own.
+const LONGEST: usize = 400;
+
+/// Refuses a folder in which files could have paths that are too long, before anything is made.
+fn not_too_long(folder: &Path) -> Result<(), HostError> {
+    let path = absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    match path.as_os_str().len() {
+        ..=LONGEST => Ok(()),
+        length => Err(HostError::Invalid(format!(
+            "the path of the folder {}… has {length} bytes, and {LONGEST} at most: choose a shorter one \
+             (FORKYARD_STATE_DIR, FORKYARD_CACHE_DIR)",
+            folder.display().to_string().chars().take(40).collect::<String>()
+        ))),
+    }
 }
 
 /// QEMUs run as users of their own: every folder above their files must let

@@ -17,6 +17,7 @@ pub mod input;
 pub mod lines;
 pub mod links;
 pub mod page;
+pub mod parameters;
 mod passing;
 pub mod remote;
 pub mod replay;

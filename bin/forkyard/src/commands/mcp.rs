@@ -21,7 +21,10 @@ use progress::Said;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, ServiceExt,
     handler::server::{common::Extension, tool::ToolCallContext},
-    model::{CallToolRequestParams, CallToolResponse, CallToolResult, ContentBlock, ErrorCode},
+    model::{
+        CallToolRequestMethod, CallToolRequestParams, CallToolResponse, CallToolResult,
+        ConstString as _, ContentBlock, CustomRequest, CustomResult, ErrorCode,
+    },
     service::RequestContext,
     tool, tool_handler, tool_router,
     transport::stdio,
@@ -123,6 +126,23 @@ impl ServerHandler for Tools {
                 Ok(CallToolResult::error(vec![ContentBlock::text(error.message)]).into())
             }
             answer => answer,
+        }
+    }
+
+    /// Answers requests that are in no form the protocol knows: those of a method that there is are
+    /// told that their parameters are wrong.
+    async fn on_custom_request(
+        &self,
+        request: CustomRequest,
+        _context: RequestContext<RoleServer>,
+    ) -> Result<CustomResult, ErrorData> {
+        let CustomRequest { method, .. } = request;
+        match method == CallToolRequestMethod::VALUE {
+            true => Err(ErrorData::invalid_params(
+                "the parameters are wrong: `name` has to be a tool's name, and `arguments` an object",
+                None,
+            )),
+            false => Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, method, None)),
         }
     }
 }

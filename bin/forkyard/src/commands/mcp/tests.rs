@@ -216,6 +216,19 @@ fn every_tool_is_described_in_plain_json_schema() {
 }
 
 #[tokio::test]
+async fn call_without_parameters_is_told_that_they_are_wrong() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let mut session = Session::new(&folder.path().join("api.sock")).await;
+    for (id, method, code) in [(1, "tools/call", -32602), (2, "tools/none", -32601)] {
+        session
+            .say(&json!({ "jsonrpc": "2.0", "id": id, "method": method }))
+            .await;
+        let answer = session.until(|message| message["id"] == id).await;
+        assert_eq!(answer["error"]["code"], code, "{answer}");
+    }
+}
+
+#[tokio::test]
 async fn command_ends_when_its_call_is_cancelled() {
     let folder = tempfile::tempdir().expect("a folder");
     let socket = folder.path().join("api.sock");
