@@ -18,6 +18,8 @@ mod former;
 mod frontend;
 #[path = "fake_engine/gateway.rs"]
 mod gateway;
+#[path = "fake_engine/group.rs"]
+mod group;
 #[path = "fake_engine/independence.rs"]
 mod independence;
 #[path = "fake_engine/life.rs"]

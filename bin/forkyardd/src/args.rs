@@ -33,6 +33,10 @@ pub struct Args {
     /// Accelerator: auto proves hardware virtualization before it is used.
     #[arg(long, env = "FORKYARD_ACCEL", default_value = "auto")]
     pub accel: AccelChoice,
+    /// Open the API's socket to the members of this group: they may do what the holders of tokens may
+    /// do, and so read the memory and the disk of each VM. Without it the socket is root's alone.
+    #[arg(long, env = "FORKYARD_GROUP", value_name = "GROUP")]
+    pub group: Option<String>,
     /// Serve the API over the network, too: to those with a token alone, by
     /// TLS alone.
     #[arg(long, env = "FORKYARD_LISTEN", value_name = "ADDRESS:PORT")]

@@ -24,21 +24,22 @@ mod volumes;
 pub use forkyard_service::{
     bodies::{Bodies, Budget},
     input::{Input, Path, Query, Raw},
+    local,
     parameters::Parameters,
     streams::Streams,
 };
 
 use crate::{
     audit, forward,
-    gate::{self, Asker, Gate},
+    gate::{self, Gate},
     idle::Idle,
     metrics, page,
     reply::Refusal,
 };
 use axum::{
-    Extension, Json, Router,
+    Json, Router,
     extract::{DefaultBodyLimit, FromRef, Request, State},
-    middleware::{Next, from_fn_with_state},
+    middleware::{Next, from_fn, from_fn_with_state},
     response::Response,
     routing::any,
 };
@@ -255,6 +256,7 @@ fn local_only() -> OpenApiRouter<Shared> {
         .routes(routes!(nodes::invite))
         .routes(routes!(nodes::set_quota))
         .routes(routes!(sched::set_process, sched::release_process))
+        .route_layer(from_fn(local::for_root))
 }
 
 /// The description of the whole API, as JSON.
@@ -263,27 +265,21 @@ pub fn description() -> anyhow::Result<String> {
     Ok(api.to_pretty_json()? + "\n")
 }
 
-/// The API as served on the Unix socket, which is root's.
+/// The API as served on the Unix socket, to root and to the members of its group.
 pub fn local(shared: &Shared) -> Router {
-    finish(common().merge(local_only()), shared).layer(Extension(Asker::Host))
+    finish(common().merge(local_only()), shared).layer(from_fn(local::tell))
 }
 
 /// The API as served over the network, to those with a token alone, and the page that uses it.
 pub fn remote(shared: &Shared) -> Router {
-    let refused = || {
-        Refusal::new(
-            ErrorKind::Forbidden,
-            "tokens, invitations and quotas are given out and taken back, and processes scheduled, on the host itself alone",
-        )
-    };
-    let forbidden = || any(async move || refused());
+    let forbidden = || any(async move || local::roots_alone());
     let api = common()
         .route("/v1/tokens", forbidden())
         .route("/v1/tokens/{token}", forbidden());
     let api = api
         .route("/v1/quotas/{user}", forbidden())
         .route("/v1/sched/processes/{pid}", forbidden())
-        .route("/v1/nodes", axum::routing::post(async move || refused()));
+        .route("/v1/nodes", axum::routing::post(async move || local::roots_alone()));
     let gate = Gate {
         access: shared.access.clone(),
         cluster: shared.cluster.as_ref().map(|node| node.cluster().clone()),
@@ -308,7 +304,7 @@ fn finish(api: OpenApiRouter<Shared>, shared: &Shared) -> Router {
         ))
         .layer(from_fn_with_state(shared.clone(), forward::route))
         .layer(from_fn_with_state(shared.idle.clone(), busy))
-        .layer(axum::middleware::from_fn(audit::note))
+        .layer(from_fn(audit::note))
 }
 
 /// This description.

@@ -3,10 +3,17 @@
 use anyhow::Context;
 use forkyard_fork::{Folders, Host, HostError, MakeEngine, Options};
 use forkyard_tls::Certificate;
+use nix::{
+    sys::{
+        socket::{self, AddressFamily, Backlog, SockFlag, SockType, UnixAddr},
+        stat::{Mode, fchmod},
+    },
+    unistd::{Gid, Group, chown},
+};
 use std::{
     fs, io,
     net::SocketAddr,
-    os::unix::fs::PermissionsExt,
+    os::{fd::AsRawFd, unix::fs::PermissionsExt},
     path::{Path, PathBuf},
     sync::Arc,
     time::{Duration, Instant},
@@ -60,8 +67,17 @@ fn socket_path(run: &Path) -> PathBuf {
     run.join("api.sock")
 }
 
-/// Listens on the Unix socket in `run`, which is root's alone.
-pub fn socket(run: &Path) -> anyhow::Result<(SocketFile, UnixListener)> {
+/// Finds the group of this name.
+pub fn group(name: &str) -> anyhow::Result<Gid> {
+    let found = Group::from_name(name).with_context(|| format!("cannot look for the group {name:?}"))?;
+    let found = found.with_context(|| {
+        format!("there is no group {name:?} on this host: `groupadd --system {name}`, or name another (--group)")
+    })?;
+    Ok(found.gid)
+}
+
+/// Listens on the Unix socket in `run`, which is root's alone, or root's and a group's.
+pub fn socket(run: &Path, group: Option<Gid>) -> anyhow::Result<(SocketFile, UnixListener)> {
     let socket = socket_path(run);
     // The host holds the folder's lock: a socket found here is a dead daemon's.
     match fs::remove_file(&socket) {
@@ -70,11 +86,25 @@ pub fn socket(run: &Path) -> anyhow::Result<(SocketFile, UnixListener)> {
         }
         Ok(()) | Err(_) => {}
     }
-    let listener = UnixListener::bind(&socket)
-        .with_context(|| format!("cannot listen on {}", socket.display()))?;
-    fs::set_permissions(&socket, fs::Permissions::from_mode(0o600))?;
+    let listener =
+        bound(&socket, group).with_context(|| format!("cannot listen on {}", socket.display()))?;
     tracing::info!(socket = %socket.display(), "listening");
     Ok((SocketFile(socket), listener))
+}
+
+/// Binds a socket that others cannot connect to at any moment.
+fn bound(path: &Path, group: Option<Gid>) -> io::Result<UnixListener> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket::socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    // What a file's mode is to be when it comes to be; the umask alone would decide otherwise.
+    fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
+    socket::bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
+    if group.is_some() {
+        chown(path, None, group)?;
+        fs::set_permissions(path, fs::Permissions::from_mode(0o660))?;
+    }
+    socket::listen(&socket, Backlog::MAXCONN)?;
+    UnixListener::from_std(socket.into())
 }
 
 /// Listens on `address`.

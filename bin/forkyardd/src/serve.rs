@@ -12,6 +12,7 @@ use forkyard_access::Access;
 use forkyard_dispatch::Service;
 use forkyard_fork::MakeEngine;
 use forkyard_node::{Node, Nodes, PeersFile, closed};
+use forkyard_service::local::Caller;
 use forkyard_types::RemoteView;
 use futures::FutureExt;
 use std::sync::Arc;
@@ -26,6 +27,7 @@ const PORT: u16 = 7433;
 /// Serves until it is told to end, or has nothing to do any more.
 pub async fn serve(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
     let (folders, options) = (args.folders()?, args.options());
+    let group = args.group.as_deref().map(listen::group).transpose()?;
     let database = folders.database();
     let sched = Service::new(&folders.run, &folders.bin);
     let metrics = metrics::Metrics::install()?;
@@ -50,7 +52,7 @@ pub async fn serve(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
         (None, Some(file)) => host.meet(args.pages, Box::new(file.clone())),
         (None, None) => closed::nothing(&host).await,
     }
-    let opened = listen::socket(&args.run_dir)
+    let opened = listen::socket(&args.run_dir, group)
         .and_then(|(socket, listener)| Ok((socket, listener, Access::open(&database)?)));
     let (socket, listener, access) = match opened {
         Ok(opened) => opened,
@@ -108,7 +110,8 @@ pub async fn serve(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
         }
     };
     let local =
-        axum::serve(listener, http::local(&shared)).with_graceful_shutdown(ended(stopped.clone()));
+        axum::serve(listener, http::local(&shared).into_make_service_with_connect_info::<Caller>())
+            .with_graceful_shutdown(ended(stopped.clone()));
     // A client that follows a log would keep it for ever.
     let farewell = async {
         ended(stopped.clone()).await;

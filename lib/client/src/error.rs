@@ -121,7 +121,7 @@ impl ClientError {
             Self::NoToken { .. } => Some("`forkyard token create NAME` on that host makes one"),
             Self::NoDaemon { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
                 Some(
-                    "the socket is root's: run this as root, or over the network with a token (`forkyardd --listen`, `forkyard token create`)",
+                    "the socket is root's, and the group's that `forkyardd --group` names: run this as root, become a member of the group (`usermod -aG GROUP USER`, then log in anew), or use a token over the network (`forkyardd --listen`, `forkyard token create`)",
                 )
             }
             Self::NoDaemon { .. }

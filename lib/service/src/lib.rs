@@ -16,6 +16,7 @@ pub mod gate;
 pub mod input;
 pub mod lines;
 pub mod links;
+pub mod local;
 pub mod page;
 pub mod parameters;
 mod passing;
