@@ -16,9 +16,9 @@ use crate::{
     slot::Slot,
     switch::{HUB, Switch, address, run, tap},
 };
-use forkyard_allocate::slurm::server as slurm;
 use forkyard_etcd::server::Server;
-use forkyard_link::{Link, Network};
+use forkyard_placement::slurm::server as slurm;
+use forkyard_testnet::{Link, Network};
 use forkyard_types::{TokenGrant, VmView};
 use nix::{
     mount::{MsFlags, mount, umount},

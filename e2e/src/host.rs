@@ -13,7 +13,7 @@ use crate::{
     waiting::{SOON, eventually},
 };
 use forkyard_fake_engine::faults::Faults;
-use forkyard_recipe::{Cache, Recipe};
+use forkyard_guest_image::{Cache, Recipe};
 use forkyard_types::{CloneResult, ForkResponse, VmInspect, VmState, VmView};
 use nix::mount::{MsFlags, mount};
 use serde::de::DeserializeOwned;

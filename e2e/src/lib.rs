@@ -42,7 +42,7 @@ mod waiting;
 
 pub use cluster::Cluster;
 pub use forkyard_fake_engine::faults::{Fault, Faults};
-pub use forkyard_link::Network;
+pub use forkyard_testnet::Network;
 pub use host::Host;
 pub use links::Links;
 pub use outcome::{Outcome, Running};

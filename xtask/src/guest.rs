@@ -2,7 +2,7 @@
 //! image.
 
 use anyhow::{Context, Result};
-use forkyard_recipe::{Cache, Event, GuestFiles, KernelChoice, Recipe};
+use forkyard_guest_image::{Cache, Event, GuestFiles, KernelChoice, Recipe};
 use std::path::{Path, PathBuf};
 
 /// The image tests run on unless they need more.

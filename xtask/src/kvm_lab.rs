@@ -14,7 +14,7 @@
 
 use crate::{packages, programs, run::program};
 use anyhow::{Context, Result, ensure};
-use forkyard_recipe::Cache;
+use forkyard_guest_image::Cache;
 use std::{
     env, fs,
     os::unix::fs::PermissionsExt,

@@ -44,7 +44,7 @@ const TO_TEST: [&str; 9] = [
 ];
 const SOURCE: &str = "linux-source-6.12";
 const FEATURE: &str = "forkyard-dispatcher/sched-ext";
-const CONFIG: &str = "lib/dispatch/sched-ext/kernel.config";
+const CONFIG: &str = "lib/vcpu-dispatch/sched-ext/kernel.config";
 /// Last line of the guest's output.
 const PASSED: &str = "guest: the tests ended with 0";
 /// Seconds that the guest may take: ten times what it does on a busy machine.
@@ -85,7 +85,7 @@ pub fn build(root: &Path) -> Result<Built> {
             "-target", "bpf", "-mcpu=v3", "-O2", "-g", "-Wall", "-Werror",
         ])
         .args(["-Wno-unused-function", "-I/usr/include/x86_64-linux-gnu"])
-        .args(["-c", "lib/dispatch/sched-ext/forkyard.bpf.c", "-o"])
+        .args(["-c", "lib/vcpu-dispatch/sched-ext/forkyard.bpf.c", "-o"])
         .args([&object])
         .done()?;
     // As a whole, for then dependencies have the features they have elsewhere.
@@ -182,7 +182,7 @@ fn kernel(root: &Path) -> Result<PathBuf> {
         .args(["-W", "-f", "${Version}", SOURCE])
         .printed()?;
     let cache = std::env::var_os("FORKYARD_CACHE").map(PathBuf::from);
-    let cache = cache.unwrap_or_else(|| forkyard_recipe::Cache::DEFAULT_DIR.into());
+    let cache = cache.unwrap_or_else(|| forkyard_guest_image::Cache::DEFAULT_DIR.into());
     let folder = cache.join("sched-ext").join(version);
     let (image, of) = (folder.join("bzImage"), folder.join("kernel.config"));
     let config = root.join(CONFIG);

@@ -6,13 +6,13 @@
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
-use forkyard_dispatch::{
+use forkyard_sched::Policy;
+use forkyard_sys_host::sched::{Class, OWN, set_class};
+use forkyard_vcpu_dispatch::{
     Dispatcher, Mechanism,
     guard::{Program, guard, leave_terminal},
     socket::serve,
 };
-use forkyard_sched::Policy;
-use forkyard_sys_host::sched::{Class, OWN, set_class};
 use std::{
     fs, io,
     os::unix::{fs::PermissionsExt, net::UnixListener},

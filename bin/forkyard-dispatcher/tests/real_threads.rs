@@ -10,13 +10,13 @@ mod common;
 mod host;
 
 use common::{Daemon, Vm, affinity, ended, tell, until};
-use forkyard_dispatch::{
+use forkyard_sched::{Parallel, Policy};
+use forkyard_sys_host::sched::{Class, set_class};
+use forkyard_vcpu_dispatch::{
     freezer::PREFIX,
     protocol::{Because, Level, Request, Shown, Wanted},
     socket::ask,
 };
-use forkyard_sched::{Parallel, Policy};
-use forkyard_sys_host::sched::{Class, set_class};
 use host::{frozen, groups, nests, stopped};
 use nix::sys::signal::Signal;
 use std::{

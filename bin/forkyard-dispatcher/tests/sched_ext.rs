@@ -12,8 +12,8 @@ mod guest;
 mod trace;
 
 use common::{Daemon, Vm, affinity, ended, tell, until};
-use forkyard_dispatch::protocol::{Level, Means, Wanted};
 use forkyard_sched::{Parallel, Policy};
+use forkyard_vcpu_dispatch::protocol::{Level, Means, Wanted};
 use guest::{Cpus, Kind, class, on, state};
 use nix::sys::signal::Signal;
 use std::{

@@ -3,7 +3,7 @@
 //! A configuration holds tokens and keys, and is refused if all users may read it, or its group write it.
 
 use anyhow::{Context, bail, ensure};
-use forkyard_client::TokenSecret;
+use forkyard_api_client::TokenSecret;
 use forkyard_types::GuestPort;
 use serde::Deserialize;
 use std::{

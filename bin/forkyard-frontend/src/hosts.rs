@@ -10,7 +10,7 @@
 
 use crate::{counts, target::Target};
 use anyhow::Context;
-use forkyard_client::{Client, ClientError, Trust, escaped};
+use forkyard_api_client::{Client, ClientError, Trust, escaped};
 use forkyard_frontend::{HostName, Sighting};
 use forkyard_types::{EventKinds, EventsRequest, HostEvent, ListedVm, VmState};
 use hyper::Method;
@@ -25,7 +25,7 @@ const LOOK: Duration = Duration::from_secs(5);
 /// Between two looks at a host that does not answer.
 const SILENT: Duration = Duration::from_millis(500);
 /// Between two looks however often they are wanted.
-const BREATH: Duration = Duration::from_millis(10);
+const RETRY_PAUSE: Duration = Duration::from_millis(10);
 
 /// All hosts.
 #[derive(Debug)]
@@ -110,7 +110,7 @@ impl Hosts {
                     true => poll,
                     false => SILENT,
                 };
-                sleep(BREATH).await;
+                sleep(RETRY_PAUSE).await;
                 let broken = tokio::select! {
                     broken = async {
                         match &mut events {

@@ -6,7 +6,7 @@ use crate::{
     hosts::Hosts,
     target::Target,
 };
-use forkyard_client::PortStream;
+use forkyard_api_client::PortStream;
 use forkyard_frontend::{Health, HostName, NoTarget, Probe, Publication, Role, Traffic, choose};
 use forkyard_gateway::{Pool, Refusal, ReplyBody, Unreached, Way};
 use forkyard_types::ErrorKind;

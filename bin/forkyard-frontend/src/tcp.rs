@@ -7,7 +7,7 @@ use crate::{
     counts,
     service::{Service, ToTarget},
 };
-use forkyard_client::PortStream;
+use forkyard_api_client::PortStream;
 use forkyard_gateway::{Refusal, Stalls};
 use hyper::StatusCode;
 use socket2::SockRef;

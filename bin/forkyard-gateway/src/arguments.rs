@@ -1,7 +1,7 @@
 //! The command line.
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use forkyard_client::{Place, Trust};
+use forkyard_api_client::{Place, Trust};
 use forkyard_types::{GatewayBase, GuestPort};
 use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 

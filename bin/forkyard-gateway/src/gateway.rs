@@ -7,7 +7,7 @@ use crate::{
     token::{self, Shown, Source},
 };
 use bytes::Bytes;
-use forkyard_client::PortStream;
+use forkyard_api_client::PortStream;
 use forkyard_gateway::{
     Form, Giver, Key, Pool, Refusal, ReplyBody, Sent, Share, ShareError, Taken, Target, Way, body,
     headers::{self, Asked},

@@ -5,7 +5,7 @@
 //! ```
 
 use crate::counts;
-use forkyard_client::{Client, ClientError, PortStream, of_vm};
+use forkyard_api_client::{Client, ClientError, PortStream, of_vm};
 use forkyard_gateway::Unreached;
 use forkyard_types::{ApiError, ErrorKind, GuestPort, ShareView, VmId, VmState, VmView};
 use hyper::{Method, StatusCode};

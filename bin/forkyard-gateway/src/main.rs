@@ -18,7 +18,7 @@ mod token;
 use anyhow::Context;
 use arguments::{Arguments, Command, Format, Share};
 use clap::Parser;
-use forkyard_client::{Client, TokenSecret, Trust, of_vm};
+use forkyard_api_client::{Client, TokenSecret, Trust, of_vm};
 use forkyard_gateway::{Key, Share as Allowed};
 use forkyard_types::VmView;
 use hyper::Method;

@@ -8,7 +8,7 @@ use crate::{
     shares::Shares,
 };
 use anyhow::Context;
-use forkyard_client::Client;
+use forkyard_api_client::Client;
 use forkyard_gateway::{
     Key, Places, Pool, Stalls,
     certificate::{self, Files},

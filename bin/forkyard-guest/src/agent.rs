@@ -31,7 +31,7 @@ pub mod userland;
 
 use calls::Calls;
 use clock::{Clock, Heard, Kernel, Reading};
-use forkyard_guestlink::{Cloned, FrameReader, Identify, ReadError, ToGuest, ToHost, VERSION};
+use forkyard_agent_link::{Cloned, FrameReader, Identify, ReadError, ToGuest, ToHost, VERSION};
 use forkyard_types::{Address, Epoch, ForkId};
 use outbox::Outbox;
 use sessions::Sessions;

@@ -11,7 +11,7 @@
 //! them it listens on. In a clone the copy of this program finds its input ended, and resets its
 //! copy of the connection.
 
-use forkyard_guestlink::{CHUNK, CONNECTED, END, Parts, Piece, part};
+use forkyard_agent_link::{CHUNK, CONNECTED, END, Parts, Piece, part};
 use nix::{
     ifaddrs::getifaddrs,
     sys::{

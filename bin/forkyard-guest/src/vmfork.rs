@@ -10,7 +10,7 @@ mod report;
 mod run;
 
 use folders::Folders;
-use forkyard_guestlink::{CallError, Checkpointing, Client, Cloning};
+use forkyard_agent_link::{CallError, Checkpointing, Client, Cloning};
 use forkyard_types::{TicketId, TicketKind, VmId};
 use report::TaskNo;
 use std::{

@@ -8,7 +8,7 @@
 
 use anyhow::Context;
 use clap::Parser;
-use forkyard_pager::{Care, Pager, Prefetch, Programs, Role, Setup, keep, other_half};
+use forkyard_pager::{Pager, PagerOptions, Prefetch, Programs, Role, Setup, keep, other_half};
 use nix::sys::signal::{SigSet, Signal};
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -52,8 +52,8 @@ impl Arguments {
         })
     }
 
-    fn care(&self) -> Care {
-        Care {
+    fn care(&self) -> PagerOptions {
+        PagerOptions {
             prefetch: match self.no_prefetch {
                 true => Prefetch::No,
                 false => Prefetch::Yes,

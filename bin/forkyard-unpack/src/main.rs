@@ -6,7 +6,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let mut words = std::env::args().skip(1);
     match (words.next(), words.next()) {
-        (Some(order), None) => forkyard_recipe::unpack_as_told(&order),
+        (Some(order), None) => forkyard_guest_image::unpack_as_told(&order),
         _ => {
             eprintln!("forkyard-unpack: forkyardd starts this program, and tells it what to do");
             ExitCode::from(2)

@@ -35,7 +35,7 @@ use crate::commands::{
 };
 use crate::completion::Shell;
 use clap::{Args as ClapArgs, Parser, Subcommand, ValueEnum};
-use forkyard_client::{Place, Trust};
+use forkyard_api_client::{Place, Trust};
 use forkyard_types::{ByteCount, NodeName, VmName};
 use std::path::PathBuf;
 

@@ -10,7 +10,7 @@ use clap::{Arg, Command, CommandFactory, ValueEnum};
 use clap_complete::{
     ArgValueCandidates, CompleteEnv, CompletionCandidate, PathCompleter, env::Shells,
 };
-use forkyard_client::{Client, Place};
+use forkyard_api_client::{Client, Place};
 use hyper::Method;
 use serde_json::Value;
 use std::{fs, io, path::Path, time::Duration};

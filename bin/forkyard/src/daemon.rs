@@ -2,7 +2,7 @@
 
 use crate::NoDaemon;
 use anyhow::Context;
-use forkyard_client::{Client, ClientError, Place, TokenSecret, Trust, check_run_dir};
+use forkyard_api_client::{Client, ClientError, Place, TokenSecret, Trust, check_run_dir};
 use std::{
     ffi::OsString,
     fs,

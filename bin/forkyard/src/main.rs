@@ -15,7 +15,7 @@ mod completion;
 mod daemon;
 
 use clap::Parser;
-use forkyard_client::ClientError;
+use forkyard_api_client::ClientError;
 use std::{
     ffi::{OsStr, OsString},
     process::ExitCode,

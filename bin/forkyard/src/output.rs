@@ -12,7 +12,7 @@ use crate::{
     args::Format,
     commands::vms::{Impatient, Interrupted},
 };
-use forkyard_client::{Client, ClientError, of_vm};
+use forkyard_api_client::{Client, ClientError, of_vm};
 use forkyard_types::{ApiError, ErrorKind, ListedVm, NetworkPolicy, Restart, VmView};
 use hyper::Method;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};

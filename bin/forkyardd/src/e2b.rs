@@ -36,7 +36,7 @@ use axum::{
     middleware::{Next, from_fn, from_fn_with_state},
     response::{IntoResponse, Response},
 };
-use forkyard_access::Access;
+use forkyard_auth::Access;
 use forkyard_e2b::{ENVD_PORT, Key, is_token, is_told, target};
 use forkyard_fork::Host;
 use forkyard_types::{VmId, VmState, VmView};

@@ -23,7 +23,7 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use forkyard_client::{Client, ClientError};
+use forkyard_api_client::{Client, ClientError};
 use forkyard_cluster::{Cluster, ClusterError};
 use forkyard_node::{CLONES, MIGRATIONS};
 use forkyard_service::{changes, replay::Replay, strip};

@@ -43,13 +43,13 @@ use axum::{
     response::Response,
     routing::any,
 };
-use forkyard_access::Access;
-use forkyard_dispatch::Service;
+use forkyard_auth::Access;
 use forkyard_fork::Host;
 use forkyard_node::Node;
 use forkyard_types::{
     ErrorKind, ExecEvent, ExecInput, ExportFormat, ImportFormat, RemoteView, Transport,
 };
+use forkyard_vcpu_dispatch::Service;
 use std::sync::Arc;
 use utoipa::{
     Modify, OpenApi,
@@ -279,7 +279,10 @@ pub fn remote(shared: &Shared) -> Router {
     let api = api
         .route("/v1/quotas/{user}", forbidden())
         .route("/v1/sched/processes/{pid}", forbidden())
-        .route("/v1/nodes", axum::routing::post(async move || local::roots_alone()));
+        .route(
+            "/v1/nodes",
+            axum::routing::post(async move || local::roots_alone()),
+        );
     let gate = Gate {
         access: shared.access.clone(),
         cluster: shared.cluster.as_ref().map(|node| node.cluster().clone()),

@@ -42,7 +42,7 @@ fn run(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
         let told = std::io::Write::write_all(&mut std::io::stdout(), text.as_bytes());
         return told.context("the description cannot be written");
     }
-    forkyard_client::check_run_dir(&args.run_dir)?;
+    forkyard_api_client::check_run_dir(&args.run_dir)?;
     for folder in [&args.run_dir, &args.state_dir] {
         forkyard_sys_host::private::check_owner(folder)?;
     }

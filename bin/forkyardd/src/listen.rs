@@ -69,7 +69,8 @@ fn socket_path(run: &Path) -> PathBuf {
 
 /// Finds the group of this name.
 pub fn group(name: &str) -> anyhow::Result<Gid> {
-    let found = Group::from_name(name).with_context(|| format!("cannot look for the group {name:?}"))?;
+    let found =
+        Group::from_name(name).with_context(|| format!("cannot look for the group {name:?}"))?;
     let found = found.with_context(|| {
         format!("there is no group {name:?} on this host: `groupadd --system {name}`, or name another (--group)")
     })?;

@@ -8,12 +8,12 @@ use crate::{
     listen, metrics,
     remote::{self, Remote},
 };
-use forkyard_access::Access;
-use forkyard_dispatch::Service;
+use forkyard_auth::Access;
 use forkyard_fork::MakeEngine;
 use forkyard_node::{Node, Nodes, PeersFile, closed};
 use forkyard_service::local::Caller;
 use forkyard_types::RemoteView;
+use forkyard_vcpu_dispatch::Service;
 use futures::FutureExt;
 use std::sync::Arc;
 use tokio::{
@@ -46,10 +46,10 @@ pub async fn serve(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
     match (&node, &peers) {
         (Some(node), _) => {
             let cluster = node.cluster().clone();
-            host.meet(Some(cluster.reach().pages), Box::new(Nodes(cluster)));
+            host.set_peers(Some(cluster.reach().pages), Box::new(Nodes(cluster)));
             closed::of_cluster(node.cluster(), &host).await;
         }
-        (None, Some(file)) => host.meet(args.pages, Box::new(file.clone())),
+        (None, Some(file)) => host.set_peers(args.pages, Box::new(file.clone())),
         (None, None) => closed::nothing(&host).await,
     }
     let opened = listen::socket(&args.run_dir, group)
@@ -109,9 +109,11 @@ pub async fn serve(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
             e2b.serve(ended(stopped.clone()).shared()).await;
         }
     };
-    let local =
-        axum::serve(listener, http::local(&shared).into_make_service_with_connect_info::<Caller>())
-            .with_graceful_shutdown(ended(stopped.clone()));
+    let local = axum::serve(
+        listener,
+        http::local(&shared).into_make_service_with_connect_info::<Caller>(),
+    )
+    .with_graceful_shutdown(ended(stopped.clone()));
     // A client that follows a log would keep it for ever.
     let farewell = async {
         ended(stopped.clone()).await;

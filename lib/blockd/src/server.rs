@@ -40,7 +40,7 @@ const MOST_CONNECTIONS: usize = 4096;
 /// reconnects.
 const MOST_OF_A_USER: usize = 8;
 /// Pause between looks at what upkeep is due, and before accepting again without descriptors.
-const BREATH: Duration = Duration::from_millis(200);
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(200);
 /// Threads that wait for disks.
 const WORKERS: usize = 16;
 
@@ -243,7 +243,7 @@ fn accept<T: Send + 'static>(
             Ok(stream) => stream,
             Err(error) => {
                 tracing::warn!(%error, "cannot accept");
-                thread::sleep(BREATH);
+                thread::sleep(ACCEPT_BACKOFF);
                 continue;
             }
         };
@@ -345,6 +345,6 @@ fn upkeep(library: &Library) {
                 }
             }
         }
-        thread::sleep(BREATH);
+        thread::sleep(ACCEPT_BACKOFF);
     }
 }

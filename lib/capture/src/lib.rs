@@ -61,7 +61,7 @@ pub enum Pages {
     Private,
     /// These, and from then on the kernel notes which are written. Only for
     /// memory that is watched (`forkyard_sys_host::userfault`).
-    PrivateAndNote,
+    PrivateAndTrack,
     /// Those written since they were last copied and noted, which go over an
     /// image of that time. Watched memory again; noting goes on.
     ///

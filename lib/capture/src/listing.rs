@@ -42,7 +42,7 @@ impl Listing {
     pub fn new(pid: u32, region: Region, pages: Pages) -> Result<Self, CaptureError> {
         let how = match pages {
             Pages::Private => How::map(pid),
-            Pages::PrivateAndNote => Scanner::open(pid, Wanted::Private).map(How::scan),
+            Pages::PrivateAndTrack => Scanner::open(pid, Wanted::Private).map(How::scan),
             Pages::Written => Scanner::open(pid, Wanted::Written).map(How::scan),
         };
         Self::with(pid, region, how)
@@ -52,7 +52,7 @@ impl Listing {
     pub fn to_look(pid: u32, region: Region, pages: Pages) -> Result<Self, CaptureError> {
         let how = match pages {
             Pages::Private => How::map(pid),
-            Pages::PrivateAndNote => Scanner::open_to_look(pid, Wanted::Private).map(How::scan),
+            Pages::PrivateAndTrack => Scanner::open_to_look(pid, Wanted::Private).map(How::scan),
             Pages::Written => Scanner::open_to_look(pid, Wanted::Written).map(How::scan),
         };
         Self::with(pid, region, how)

@@ -10,9 +10,9 @@ use crate::{
     roll::Roll,
     tenancy::{self, Kept},
 };
-use forkyard_allocate::{Book, Ledger, Offer, Rooms, Slurm};
-use forkyard_client::Client;
+use forkyard_api_client::Client;
 use forkyard_etcd::Etcd;
+use forkyard_placement::{Book, Ledger, Offer, Rooms, Slurm};
 use forkyard_tls::{ClientConfig, Fingerprint, Identity, ServerConfig};
 use forkyard_types::{
     FamilyId, ListedVm, NodeName, NodeState, NodeView, Room, TicketId, VmId, VmView,

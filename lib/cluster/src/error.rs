@@ -1,9 +1,9 @@
 //! Reasons why something could not be done in or for the cluster.
 
 use crate::invitation::InvalidInvitation;
-use forkyard_allocate::{AllocateError, Denied, SlurmError};
-use forkyard_client::ClientError;
+use forkyard_api_client::ClientError;
 use forkyard_etcd::EtcdError;
+use forkyard_placement::{AllocateError, Denied, SlurmError};
 use forkyard_tls::TlsError;
 use forkyard_types::{ApiError, ErrorKind, NodeName, VmName};
 use std::{io, path::PathBuf};

@@ -5,8 +5,8 @@ use crate::{
     membership::{from_json, to_json},
     records::Member,
 };
-use forkyard_allocate::{Book, Offer};
 use forkyard_etcd::{Compare, Etcd, EtcdError, LeaseId, Op, Txn};
+use forkyard_placement::{Book, Offer};
 use forkyard_types::NodeName;
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},

@@ -13,9 +13,9 @@ use crate::{
     records::{Founded, Invited, Member},
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
-use forkyard_allocate::Book;
-use forkyard_client::Client;
+use forkyard_api_client::Client;
 use forkyard_etcd::{Compare, Endpoint, Entry, Etcd, Keys, Op, Txn};
+use forkyard_placement::Book;
 use forkyard_tls::{Authority, Identity, NodeKey, Trust};
 use forkyard_types::{JoinRequest, Joined, NodeName, TicketId};
 use serde::{Serialize, de::DeserializeOwned};

@@ -7,8 +7,8 @@ use crate::{
     records::{Named, Placed},
     report::name_key,
 };
-use forkyard_allocate::Allocator;
 use forkyard_etcd::{Compare, Keys, Op, Txn};
+use forkyard_placement::Allocator;
 use forkyard_types::{NodeName, TicketId, VmId, VmName};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 

@@ -14,8 +14,8 @@ use crate::{
     membership::{from_json, to_json},
     records::{Named, Placed},
 };
-use forkyard_allocate::{Book, Offer};
 use forkyard_etcd::{Compare, Etcd, Keys, Op, Revision, Txn};
+use forkyard_placement::{Book, Offer};
 use forkyard_types::{FamilyId, NodeName, Room, VmId, VmState, VmView};
 use std::{
     collections::{BTreeMap, BTreeSet},

@@ -3,8 +3,8 @@
 //! was.
 
 use crate::{ClusterError, records::Member};
-use forkyard_allocate::{Book, Offer};
 use forkyard_etcd::{Batch, Entry, Etcd, EtcdError, Event, Op, Revision, Txn};
+use forkyard_placement::{Book, Offer};
 use forkyard_types::{NodeName, NodeState};
 use serde::de::DeserializeOwned;
 use std::{

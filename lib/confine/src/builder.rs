@@ -1,14 +1,14 @@
 //! Builders of container images, which run programs that others have written.
 //!
-//! Such a program is root of users that nothing else uses, in a room with its own folder, what it takes to
+//! Such a program is root of users that nothing else uses, in a jail with its own folder, what it takes to
 //! run, and the host's network. It may make
 //! every system call: it has to mount. The wall is the user namespace.
 
 use crate::{NAMES, Network};
 use forkyard_sys_host::{
     contain::{Contained, Users, contain},
+    jail::{Jail, Piece, Use, programs},
     process::{Bounds, Ends},
-    room::{Piece, Room, Use, programs},
 };
 use forkyard_types::BUILD_IDS;
 use std::{
@@ -23,7 +23,7 @@ const MEMORY: u64 = 16 << 30;
 const THREADS: u64 = 8192;
 /// Seconds of processor time of each process.
 const PROCESSOR: u64 = 6 * 3600;
-/// Devices without secrets, beside those of every room.
+/// Devices without secrets, beside those of every jail.
 const DEVICES: [&str; 3] = ["/dev/full", "/dev/random", "/dev/tty"];
 
 /// Confinement of a builder.
@@ -69,10 +69,10 @@ pub fn confine_builder(command: &mut Command, to: Building<'_>) -> io::Result<()
     ];
     links.extend(descriptors.map(|(at, to)| (PathBuf::from(at), PathBuf::from(to))));
     links.push((PathBuf::from("/etc/passwd"), to.users.to_owned()));
-    let room = Room::build(pieces, links)?;
+    let jail = Jail::build(pieces, links)?;
     let contained = Contained {
-        users: Users::mapped(&BUILD_IDS, &room)?,
-        room,
+        users: Users::mapped(&BUILD_IDS, &jail)?,
+        jail,
         bounds: Bounds {
             threads: Some(THREADS),
             private: Some(MEMORY),

@@ -1,6 +1,6 @@
 //! Programs that parse what others have made, kept to just that.
 //!
-//! Such a program has a room with the files that it is given and what it takes to run, no
+//! Such a program has a jail with the files that it is given and what it takes to run, no
 //! network unless fetching is its work, only the system calls that it needs, and limits on
 //! memory, on the files it writes and on processor time. One that is taken over by what it
 //! reads can spoil what it was to make, and nothing else.
@@ -11,8 +11,8 @@ pub use builder::{Building, confine_builder};
 
 use forkyard_sys_host::{
     filter::{Call, FILES, Filter, ITSELF, RESTRICTED},
+    jail::{Jail, Piece, Use, programs},
     process::{Bounds, Capability, Credentials, Surroundings, empty_network, isolate},
-    room::{Piece, Room, Use, programs},
 };
 use forkyard_types::{OUTSIDE_FETCHER_UID, VM_UIDS};
 use nix::libc::{self, c_long};
@@ -193,7 +193,7 @@ const MAKING: [c_long; 19] = [
     libc::SYS_utimensat,
 ];
 
-/// Has `command` run so, found in its room, with no other variables. To be started by
+/// Has `command` run so, found in its jail, with no other variables. To be started by
 /// [`spawn_first`](forkyard_sys_host::process::spawn_first) if it is to see no other
 /// process. Takes root. Blocks for some milliseconds.
 pub fn confine(command: &mut Command, to: Confinement<'_>) -> io::Result<()> {
@@ -233,7 +233,7 @@ pub fn confine(command: &mut Command, to: Confinement<'_>) -> io::Result<()> {
     };
     let surroundings = Surroundings {
         network: Arc::new(network),
-        room: Room::build(pieces, links)?,
+        jail: Jail::build(pieces, links)?,
         bounds: Bounds {
             threads,
             private: Some(MEMORY),

@@ -10,7 +10,7 @@ use async_trait::async_trait;
 use forkyard_sys_host::userfault::Userfault;
 use forkyard_types::ByteCount;
 use forkyard_vmm::{
-    Cause, Console, Copied, Exit, Machine, MachineRecord, Overlay, Precedence, Region, RunState,
+    Cause, Console, Copied, Exit, Machine, MachineRecord, Overlay, Region, RunState, SchedBoost,
     Shell, Told, VmmError, files,
 };
 use futures::future::{BoxFuture, Either, select};
@@ -86,7 +86,7 @@ impl Machine for FakeMachine {
         &self.console
     }
 
-    fn precedence(&self) -> Option<Precedence> {
+    fn precedence(&self) -> Option<SchedBoost> {
         None
     }
 
@@ -248,14 +248,14 @@ impl Machine for FakeMachine {
 #[derive(Debug)]
 pub struct FakeShell {
     machine: FakeMachine,
-    tether: Tether,
+    kill_on_drop: KillOnDrop,
 }
 
 /// A process that ends with this value, unless it is released.
 #[derive(Debug)]
-struct Tether(Option<(Watched, PathBuf)>);
+struct KillOnDrop(Option<(Watched, PathBuf)>);
 
-impl Drop for Tether {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         if let Some((process, dir)) = self.0.take() {
             let _ = process.kill();
@@ -266,10 +266,10 @@ impl Drop for Tether {
 
 impl FakeShell {
     pub(crate) fn new(link: Link, record: MachineRecord) -> Self {
-        let tether = Tether(Some((link.process().clone(), record.dir.clone())));
+        let kill_on_drop = KillOnDrop(Some((link.process().clone(), record.dir.clone())));
         Self {
             machine: FakeMachine::new(link, record),
-            tether,
+            kill_on_drop,
         }
     }
 }
@@ -283,12 +283,12 @@ impl Shell for FakeShell {
     async fn load(self: Box<Self>, descriptor: &[u8]) -> Result<Box<dyn Machine>, VmmError> {
         let Self {
             machine,
-            mut tether,
+            mut kill_on_drop,
         } = *self;
         let order = Order::Load(descriptor.to_vec());
         match machine.link.ask("load", order).await {
             Ok(_) => {
-                tether.0 = None;
+                kill_on_drop.0 = None;
                 Ok(Box::new(machine))
             }
             Err(error) => {

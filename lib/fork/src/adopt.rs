@@ -2,11 +2,11 @@
 //! half-made ones are undone.
 
 use crate::{Host, HostError, commit, network_of};
-use forkyard_guestlink::{Guest, LinkError};
+use forkyard_agent_link::{Guest, LinkError};
 use forkyard_network::Ports;
-use forkyard_store::{Moving, VmRecord};
+use forkyard_records::{Moving, VmRecord};
 use forkyard_types::{Member, NetworkPolicy, VmId, VmState};
-use forkyard_vm::{Body, Life, Vm, address, lock};
+use forkyard_vm::{Life, RunningVm, Vm, address, lock};
 use forkyard_vmm::{RunState, VmmErrorKind};
 use futures::future::join_all;
 use std::{
@@ -147,7 +147,7 @@ impl Host {
                     .publish(family.id, to, &vm.publish, take(vm))
                     .await?;
             }
-            self.try_to_stretch(family.id).await;
+            self.try_to_sync_overlay(family.id).await;
         }
         Ok(())
     }
@@ -164,7 +164,7 @@ impl Host {
                 tracing::warn!(vm = %record.name, error = &error as &dyn std::error::Error, "it has ended");
                 let vm = Vm::new(record.clone(), self.network_of(record)?, Life::Ending);
                 self.discard_process(record).await;
-                self.end_body(&vm).await;
+                self.end_running(&vm).await;
                 vm.enter(&self.store, Life::Stopped, |record| record.machine = None)?;
                 self.recall_terms(&vm)?;
                 // One that stood still stays where it is, and one that sleeps is woken by its use.
@@ -234,7 +234,7 @@ impl Host {
         let (sender, calls) = mpsc::channel(crate::calls::WAITING);
         let guest = Guest::connect(machine.agent_socket(), sender).await?;
         let silence = guest.hello(HELLO).await.err();
-        let body = Arc::new(Body::new(machine, guest.clone()));
+        let body = Arc::new(RunningVm::new(machine, guest.clone()));
         let paused = record.state == VmState::Paused;
         match paused {
             // Its agent alone has run, to hear of its new host: it has held user
@@ -250,7 +250,7 @@ impl Host {
         vm.ephemeral = lock(&self.tickets).has(vm.id);
         let vm = Arc::new(vm);
         self.settle_chain(&vm, &*body.machine).await?;
-        self.take_in(vm.clone(), calls);
+        self.register_running(vm.clone(), calls);
         if let Some(error) = silence {
             self.await_agent(vm.clone(), &body, error);
         }
@@ -258,9 +258,9 @@ impl Host {
     }
 
     /// Notes that a VM's agent is silent, until it says something.
-    fn await_agent(&self, vm: Arc<Vm>, body: &Arc<Body>, error: LinkError) {
+    fn await_agent(&self, vm: Arc<Vm>, body: &Arc<RunningVm>, error: LinkError) {
         tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "its agent is silent");
-        vm.note_silence(body, Some(HostError::from(error).to_api().message));
+        vm.set_unresponsive(body, Some(HostError::from(error).to_api().message));
         let (guest, body) = (body.guest.clone(), Arc::downgrade(body));
         tokio::spawn(async move {
             // It was asked already; what it says later is heard here, or the end
@@ -268,7 +268,7 @@ impl Host {
             if guest.hello_again().await.is_ok() {
                 tracing::info!(vm = %vm.name(), "its agent answers");
                 if let Some(body) = body.upgrade() {
-                    vm.note_silence(&body, None);
+                    vm.set_unresponsive(&body, None);
                 }
             }
         });

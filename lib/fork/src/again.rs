@@ -14,7 +14,7 @@
 use crate::{Host, HostError};
 use forkyard_network::Ports;
 use forkyard_types::{Epoch, Member, NetworkPolicy, VmState, VmView};
-use forkyard_vm::{Body, Life, Vm, VmError, lock};
+use forkyard_vm::{Life, RunningVm, Vm, VmError, lock};
 use forkyard_vmm::{Cause, console};
 use std::{path::Path, sync::Arc, time::Duration};
 
@@ -93,7 +93,7 @@ impl Host {
             self.resume_independence_of(vm);
         }
         if let Err(error) = &booted {
-            drop(vm.take_body());
+            drop(vm.take_running());
             self.undo_boot(vm).await;
             vm.pass(Life::Stopped);
             self.note_failure(
@@ -133,7 +133,7 @@ impl Host {
         if let Some(ports) = joined {
             self.publish_joined(&record, vm.network, ports).await?;
         }
-        self.try_to_stretch(record.family).await;
+        self.try_to_sync_overlay(record.family).await;
         // The port of its former life.
         self.network.forget(record.id).await?;
         self.power_on(vm, kernel, initramfs).await
@@ -148,7 +148,7 @@ impl Host {
         if let Err(error) = cleared {
             tracing::warn!(vm = %record.name, error = &error as &dyn std::error::Error, "not removed");
         }
-        self.end_body(vm).await;
+        self.end_running(vm).await;
         if let Err(error) = vm.change(&self.store, |record| record.machine = None) {
             tracing::error!(vm = %record.name, error = &error as &dyn std::error::Error, "not recorded");
         }
@@ -170,7 +170,7 @@ impl Host {
     }
 
     /// Returns what a VM whose QEMU has ended said in that life, as far as it is kept.
-    async fn all_it_said(&self, vm: &Vm, body: &Body) -> String {
+    async fn all_it_said(&self, vm: &Vm, body: &RunningVm) -> String {
         let all_heard = async {
             if let Ok(mut words) = body.machine.console().follow().await {
                 while words.next().await.is_some() {}

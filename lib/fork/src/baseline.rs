@@ -4,7 +4,7 @@
 //! that a host lacks which it may move to, and neither do its clones, wherever they are.
 
 use crate::{Host, HostError, accel_of};
-use forkyard_store::VmRecord;
+use forkyard_records::VmRecord;
 use forkyard_types::{GuestCpu, PeerCpu, PeerMigrated, PeerMigration};
 use forkyard_vmm::Accel;
 use futures::future::try_join_all;

@@ -7,12 +7,12 @@
 
 use crate::{Folders, HostError, blocking::blocking, events};
 use forkyard_events::Broadcast;
-use forkyard_image::{Lineage, write_file};
-use forkyard_pager::{PagerClient, PagerError, Refusal};
-use forkyard_recipe::{
+use forkyard_guest_image::{
     Cache, Cancel, Dockerfile, GuestFiles, ImageFile, ImportError, Imported, Kernel, KernelChoice,
     Reach, Recipe, Scrub, Source,
 };
+use forkyard_image::{Lineage, write_file};
+use forkyard_pager::{PagerClient, PagerError, Refusal};
 use forkyard_types::{
     ByteCount, GuestImage, ImageId, ImageName, ImageOrigin, ImageReference, Start,
 };
@@ -484,7 +484,7 @@ fn view_of_imported(image: &Imported) -> Result<GuestImage, HostError> {
     })
 }
 
-fn narrate(event: forkyard_recipe::Event<'_>) {
+fn narrate(event: forkyard_guest_image::Event<'_>) {
     tracing::debug!(?event, "building");
 }
 

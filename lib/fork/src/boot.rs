@@ -1,15 +1,15 @@
 //! Booting a VM: the founder of a family, or one that [joins](crate::joining) it.
 
 use crate::{Host, HostError, bases::Base, network_of, terms::NewTerms};
+use forkyard_agent_link::{Guest, Identify, LinkError};
 use forkyard_disk::{Backing, Format};
-use forkyard_guestlink::{Guest, Identify, LinkError};
 use forkyard_network::Ports;
-use forkyard_store::{FamilyRecord, VmRecord};
+use forkyard_records::{FamilyRecord, VmRecord};
 use forkyard_types::{
     ByteCount, DataVolume, Epoch, GuestCpu, Member, NetworkPolicy, RootVolume, RunRequest, VmId,
     VmName, VmState, VmView, VolumeUse,
 };
-use forkyard_vm::{Body, Life, Vm};
+use forkyard_vm::{Life, RunningVm, Vm};
 use forkyard_vmm::{Accel, BootSpec, Kernel, Owner, Probe, Verdict, console};
 use std::{path::PathBuf, sync::Arc};
 use tokio::sync::mpsc;
@@ -147,7 +147,7 @@ impl Host {
             && let Ok(vm) = self.vm(name.as_str())
         {
             let name = vm.name().to_string();
-            return Err(forkyard_store::StoreError::NameTaken { name }.into());
+            return Err(forkyard_records::StoreError::NameTaken { name }.into());
         }
         Ok(())
     }
@@ -270,7 +270,7 @@ impl Host {
         let turn = vm.turn().await;
         let booted = self.boot_first(founded).await;
         if booted.is_err() {
-            drop(vm.take_body());
+            drop(vm.take_running());
             if let Err(error) = self.close_ports(&vm).await {
                 tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "ports not closed");
             }
@@ -377,14 +377,14 @@ impl Host {
                 growth: None,
             })
             .await?;
-        let body = Arc::new(Body::new(machine, guest.clone()));
+        let body = Arc::new(RunningVm::new(machine, guest.clone()));
         vm.pass(Life::Starting {
             body: Some(body.clone()),
             again: vm.record().state == VmState::Stopped,
         });
         self.settle(vm, &guest).await?;
         vm.enter(&self.store, Life::Running(body), |_| {})?;
-        self.take_in(vm.clone(), calls);
+        self.register_running(vm.clone(), calls);
         Ok(())
     }
 

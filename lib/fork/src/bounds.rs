@@ -98,9 +98,9 @@ impl GuestBounds {
 
 /// Times at which families lately forked, asked for tickets and took checkpoints.
 #[derive(Debug, Default)]
-pub(crate) struct Lately(BTreeMap<(FamilyId, Rated), VecDeque<Instant>>);
+pub(crate) struct RecentForks(BTreeMap<(FamilyId, Rated), VecDeque<Instant>>);
 
-impl Lately {
+impl RecentForks {
     /// Counts one more time, unless that would be one too many.
     pub fn count(
         &mut self,
@@ -142,36 +142,37 @@ mod tests {
 
     #[test]
     fn a_family_that_forks_too_often_is_refused_until_a_minute_has_passed() {
-        let (mut lately, begun) = (Lately::default(), Instant::now());
+        let (mut recent_forks, begun) = (RecentForks::default(), Instant::now());
         let [family, other] = [(); 2].map(|()| FamilyId::random());
         let at = |s| begun + Duration::from_secs(s);
-        let fork =
-            |lately: &mut Lately, family, s| lately.count(family, Rated::Fork, BOUNDS, at(s));
+        let fork = |recent_forks: &mut RecentForks, family, s| {
+            recent_forks.count(family, Rated::Fork, BOUNDS, at(s))
+        };
         for s in [0, 20, 40] {
-            assert_eq!(fork(&mut lately, family, s), Ok(()));
+            assert_eq!(fork(&mut recent_forks, family, s), Ok(()));
         }
         let refused = Err(BoundReached::Rate {
             what: Rated::Fork,
             limit: 3,
         });
-        assert_eq!(fork(&mut lately, family, 59), refused);
-        assert_eq!(fork(&mut lately, other, 59), Ok(()));
-        let ticket = lately.count(family, Rated::Ticket, BOUNDS, at(59));
+        assert_eq!(fork(&mut recent_forks, family, 59), refused);
+        assert_eq!(fork(&mut recent_forks, other, 59), Ok(()));
+        let ticket = recent_forks.count(family, Rated::Ticket, BOUNDS, at(59));
         assert_eq!(ticket, Ok(()), "counted by themselves");
-        assert_eq!(fork(&mut lately, family, 60), Ok(()));
-        assert_eq!(fork(&mut lately, family, 61), refused);
+        assert_eq!(fork(&mut recent_forks, family, 60), Ok(()));
+        assert_eq!(fork(&mut recent_forks, family, 61), refused);
     }
 
     #[test]
     fn families_that_have_not_forked_lately_are_forgotten() {
-        let (mut lately, begun) = (Lately::default(), Instant::now());
+        let (mut recent_forks, begun) = (RecentForks::default(), Instant::now());
         for s in 0..500 {
             let now = begun + Duration::from_secs(s);
-            lately
+            recent_forks
                 .count(FamilyId::random(), Rated::Fork, BOUNDS, now)
                 .expect("its first");
         }
-        assert!(lately.0.len() <= 60);
+        assert!(recent_forks.0.len() <= 60);
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::{
     requests::{Outcome, Requests},
     ticket::{Begun, Grant, Killed, Promise, lay_out},
 };
-use forkyard_guestlink::{Answer, Ask, CallId, CloneEnd, Request};
+use forkyard_agent_link::{Answer, Ask, CallId, CloneEnd, Request};
 use forkyard_types::{
     ApiError, ErrorKind, ForkId, ForkMode, RequestId, Ticket, TicketClone, TicketId, TicketKind,
     VmId,
@@ -281,7 +281,7 @@ impl Host {
     fn count(&self, vm: &Vm, what: Rated) -> Result<(), BoundReached> {
         let family = vm.record().family;
         let now = std::time::Instant::now();
-        lock(&self.lately).count(family, what, self.options.guests, now)
+        lock(&self.recent_forks).count(family, what, self.options.guests, now)
     }
 
     async fn join(&self, caller: VmId, ticket: TicketId) -> Result<Answer, HostError> {

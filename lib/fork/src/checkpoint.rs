@@ -15,7 +15,7 @@ use crate::{
     snapshot::{Snapshot, Taken},
     telemetry::Counted,
 };
-use forkyard_store::VmRecord;
+use forkyard_records::VmRecord;
 use forkyard_types::{
     CheckpointRequest, ForkId, ForkPhase, ForkReport, Member, RequestId, VmId, VmName, VmState,
     VmView, VolumeUse,
@@ -122,7 +122,7 @@ impl Host {
             id: VmId::random(),
             name: keeping.name,
             member: keeping.member,
-            birth: Some(forkyard_store::Birth {
+            birth: Some(forkyard_records::Birth {
                 parent: of.id,
                 fork: Some(fork),
                 granted: snapshot.layout.of.granted,
@@ -217,7 +217,7 @@ impl Host {
             .shells_over(&snapshot.layout, &template, wanted)
             .await?;
         report.shells_us = micros(begun.elapsed());
-        let parcels = self.parcels(&snapshot, &asked).await;
+        let peer_requests = self.peer_requests(&snapshot, &asked).await;
         drop(turn);
         let origin = Origin {
             fork: id,
@@ -226,7 +226,7 @@ impl Host {
             going,
         };
         let clones = self
-            .instantiate(&snapshot, shells, parcels, origin, &mut report)
+            .instantiate(&snapshot, shells, peer_requests, origin, &mut report)
             .await;
         counted.done(&report, &clones);
         self.note_fork(id, asleep, &report);

@@ -8,12 +8,12 @@ use crate::{
     snapshot::{Original, Snapshot, Vessel, WarmShell},
     ticket::Denied,
 };
-use forkyard_guestlink::{Cloned, Identify, LinkError};
-use forkyard_store::{Birth, StoreError, VmRecord};
+use forkyard_agent_link::{Cloned, Identify, LinkError};
+use forkyard_records::{Birth, StoreError, VmRecord};
 use forkyard_types::{
     Address, Epoch, ForkId, ForkMode, Identity, RequestId, Route, VmName, VmState,
 };
-use forkyard_vm::{Body, Life, Vm};
+use forkyard_vm::{Life, RunningVm, Vm};
 use std::{
     net::Ipv4Addr,
     sync::Arc,
@@ -118,7 +118,7 @@ impl Host {
                 // It has grown already.
                 Vessel::Woken(_) => None,
             };
-            let first = self.makers.first();
+            let first = self.fork_priority.raise();
             // Waits on the link for the agent, which hears it as it wakes.
             guest
                 .identify(Identify {
@@ -139,7 +139,7 @@ impl Host {
                 .await?;
             drop(first);
             let running = origin.begun.elapsed();
-            let body = Arc::new(Body::new(machine, guest.clone()));
+            let body = Arc::new(RunningVm::new(machine, guest.clone()));
             let life = Life::Starting {
                 body: Some(body.clone()),
                 again: false,
@@ -157,14 +157,14 @@ impl Host {
             match ready.await {
                 Ok(ready) => Ok(Made { vm, running, ready }),
                 Err(error) => {
-                    self.end_body(&vm).await;
+                    self.end_running(&vm).await;
                     Err(error)
                 }
             }
         };
         match outcome.await {
             Ok(made) => {
-                self.take_in(made.vm.clone(), calls);
+                self.register_running(made.vm.clone(), calls);
                 self.tidy(&made.vm);
                 Ok(made)
             }
@@ -184,7 +184,7 @@ impl Host {
     pub(crate) async fn settle(
         &self,
         vm: &Vm,
-        guest: &forkyard_guestlink::Guest,
+        guest: &forkyard_agent_link::Guest,
     ) -> Result<(), HostError> {
         let patience = self.options.to_identify();
         let identified = async {

@@ -12,8 +12,8 @@
 //! | the daemon dies | the next one removes the checkpoint, and what the image was to be |
 
 use crate::{Host, HostError, blocking::blocking};
-use forkyard_guestlink::{Command, ExecOut};
-use forkyard_recipe::Scrub;
+use forkyard_agent_link::{Command, ExecOut};
+use forkyard_guest_image::Scrub;
 use forkyard_types::{
     CheckpointRequest, ExitStatus, ExportFormat, GuestImage, ImageCommitRequest, ImageName,
     SubstrateKind, VmId, VmName, VmState,

@@ -3,9 +3,11 @@
 //! Whatever is ours by its name or place, and belongs to no VM that is
 //! recorded, was left behind. Things of others are never touched.
 
-use crate::{Host, HostError, generation::Generation, noted::kept_image, volumes::LeftVolume};
+use crate::{
+    Host, HostError, dirty_tracking::kept_image, generation::Generation, volumes::LeftVolume,
+};
 use forkyard_network::Link;
-use forkyard_store::VmRecord;
+use forkyard_records::VmRecord;
 use forkyard_types::{Diagnosis, ImageId, Leftover, VmId};
 use forkyard_vmm::Accel;
 use std::{
@@ -200,7 +202,7 @@ impl Host {
             used.contains(id)
                 || bases.contains(id)
                 || next.images.contains(id)
-                || self.arrivals.is_held(*id)
+                || self.incoming_images.is_held(*id)
                 || self.is_of_substrate(*id)
         };
         Ok(images.filter(|id| !needed(id)).collect())

@@ -6,10 +6,10 @@ use crate::{
     generation::Generation,
     restart,
 };
-use forkyard_guestlink::{CallId, Command, Request};
-use forkyard_store::VmRecord;
+use forkyard_agent_link::{CallId, Command, Request};
+use forkyard_records::VmRecord;
 use forkyard_types::{FamilyId, TicketId, VmId, VmState, VmView, VolumeUse};
-use forkyard_vm::{Body, Life, Vm};
+use forkyard_vm::{Life, RunningVm, Vm};
 use forkyard_vmm::{Cause, MachineRecord};
 use futures::{FutureExt as _, future::BoxFuture};
 use std::{fs, path::Path, sync::Arc, time::Duration};
@@ -23,7 +23,7 @@ const AGAIN: Duration = Duration::from_secs(10);
 impl Host {
     /// Registers a running VM, answers its calls and watches for its end. It is
     /// registered first: a call or an end that finds no such VM would be lost.
-    pub(crate) fn take_in(&self, vm: Arc<Vm>, calls: mpsc::Receiver<(CallId, Request)>) {
+    pub(crate) fn register_running(&self, vm: Arc<Vm>, calls: mpsc::Receiver<(CallId, Request)>) {
         self.registry().insert(vm.clone());
         self.serve_calls(&vm, calls);
         if let Ok(body) = vm.body() {
@@ -43,7 +43,7 @@ impl Host {
     }
 
     /// Watches over a machine, for as long as it is connected to.
-    pub(crate) fn watch_body(&self, vm: &Arc<Vm>, body: &Arc<Body>) {
+    pub(crate) fn watch_body(&self, vm: &Arc<Vm>, body: &Arc<RunningVm>) {
         vm.watch_for_stops(body);
         vm.watch_agent(body, self.options.patience);
         self.watch_link(vm, body);
@@ -92,7 +92,8 @@ impl Host {
         // away from under them.
         vm.forks.close();
         vm.forks.over().await;
-        if self.registry().get(vm.id).is_none() && self.abroad.find(vm.id.as_str()).is_some() {
+        if self.registry().get(vm.id).is_none() && self.remote_clones.find(vm.id.as_str()).is_some()
+        {
             // It moved meanwhile.
             return self.remove_elsewhere(vm.id.as_str()).await;
         }
@@ -119,7 +120,7 @@ impl Host {
         if let Ended::Failed(why) = &ended {
             self.note_failure(vm, why.clone());
         }
-        self.end_body(vm).await;
+        self.end_running(vm).await;
         if let Err(error) = vm.enter(&self.store, Life::Stopped, |record| record.machine = None) {
             tracing::error!(vm = %vm.name(), error = &error as &dyn std::error::Error, "end not recorded");
         }
@@ -170,7 +171,7 @@ impl Host {
         if let Some(generation) = turn.take::<Generation>() {
             self.discard(vm, generation).await;
         }
-        self.end_body(vm).await;
+        self.end_running(vm).await;
         self.erase(&record).await;
         let parent = record
             .birth
@@ -208,14 +209,14 @@ impl Host {
     }
 
     /// Ends what runs of a VM, if anything does.
-    pub(crate) async fn end_body(&self, vm: &Vm) {
-        if let Some(body) = vm.take_body()
+    pub(crate) async fn end_running(&self, vm: &Vm) {
+        if let Some(body) = vm.take_running()
             && let Err(error) = body.machine.kill().await
         {
             tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "QEMU not ended");
         }
         self.end_writer(&vm.record()).await;
-        let kept = crate::noted::forget_image(vm);
+        let kept = crate::dirty_tracking::forget_image(vm);
         if let Some(image) = kept {
             self.retire(image).await;
         }
@@ -302,10 +303,10 @@ impl Host {
 
     /// Removes a family that has no VM left, here or elsewhere, and its network.
     pub(crate) async fn end_family_if_empty(&self, family: FamilyId) {
-        let mut parted = self.parted.lock().await;
+        let mut pending_joins = self.pending_joins.lock().await;
         let ended = match self.store.remove_family_if_empty(family) {
             Ok(true) => {
-                parted.remove(&family);
+                pending_joins.remove(&family);
                 let removed = self.network.remove_family(family).await;
                 removed.map_err(HostError::from)
             }

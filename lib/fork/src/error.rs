@@ -6,14 +6,14 @@ use crate::{
     bounds::BoundReached, friendly::FriendlyError, quota::QuotaReached, snapshot::OtherAgent,
     substrate::SubstrateError, ticket::Denied, volumes::VolumeError,
 };
+use forkyard_agent_link::LinkError;
 use forkyard_capture::CaptureError;
 use forkyard_disk::DiskError;
-use forkyard_guestlink::LinkError;
+use forkyard_guest_image::{BuildError, ImportError, RecipeError};
 use forkyard_image::ImageError;
 use forkyard_network::NetworkError;
 use forkyard_pager::PagerError;
-use forkyard_recipe::{BuildError, ImportError, RecipeError};
-use forkyard_store::StoreError;
+use forkyard_records::StoreError;
 use forkyard_types::{ApiError, ErrorKind, PageCount, ShareId, Transport, VmId, VmName, VmState};
 use forkyard_vm::{VmError, engine_kind, link_kind, records_kind};
 use forkyard_vmm::VmmError;

@@ -4,7 +4,7 @@
 //! events is that of the changes.
 
 use forkyard_events::Broadcast;
-use forkyard_store::VmRecord;
+use forkyard_records::VmRecord;
 use forkyard_types::{
     ByteCount, EventSubject, EventVm, ForkBegun, ForkId, ForkOver, ForkPhase, ForkProgress,
     ForkReached, ImageChanged, ImageId, MigrationOver, MigrationReached, Occurrence, TicketChanged,

@@ -16,7 +16,7 @@
 
 use crate::{Host, HostError, bases, generation::Generation};
 use forkyard_types::ByteCount;
-use forkyard_vm::{Body, Turn, Vm};
+use forkyard_vm::{RunningVm, Turn, Vm};
 use futures::FutureExt as _;
 use std::{future::pending, path::PathBuf, sync::Arc};
 
@@ -33,7 +33,7 @@ const MOST_SHARED: ByteCount = ByteCount(16 << 20);
 
 /// A slice that is not written to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Frozen {
+struct FrozenSlice {
     /// The VM's QEMU may write to it.
     own: bool,
     /// No other VM has it in its chain.
@@ -51,7 +51,7 @@ enum Step {
 }
 
 /// The next step for a chain's frozen slices, the upper ones first.
-fn step(frozen: &[Frozen]) -> Option<Step> {
+fn step(frozen: &[FrozenSlice]) -> Option<Step> {
     let own = frozen.iter().take_while(|slice| slice.own && slice.alone);
     let upper = own.count().saturating_sub(1);
     if upper + 1 >= WORTH && sum(&frozen[..upper]) <= MOST {
@@ -73,7 +73,7 @@ fn step(frozen: &[Frozen]) -> Option<Step> {
     up.map(Step::Up)
 }
 
-fn sum(slices: &[Frozen]) -> ByteCount {
+fn sum(slices: &[FrozenSlice]) -> ByteCount {
     ByteCount(slices.iter().map(|slice| slice.bytes.0).sum())
 }
 
@@ -92,7 +92,7 @@ impl Host {
 
     /// Folds what can be folded, in the turn of the caller, until a request
     /// wants to fork the VM.
-    pub(crate) async fn fold_slices(&self, vm: &Vm, body: &Body, turn: &Turn<'_>) {
+    pub(crate) async fn fold_slices(&self, vm: &Vm, body: &RunningVm, turn: &Turn<'_>) {
         // What the next fork will use has been made over the disk as it is.
         if turn.left::<Generation>().is_some() {
             return;
@@ -107,7 +107,7 @@ impl Host {
 
     /// Folds before a fork, to the end, but only if the disk is so deep that
     /// all later forks would suffer from it.
-    pub(crate) async fn fold_deepest(&self, vm: &Vm, body: &Body) {
+    pub(crate) async fn fold_deepest(&self, vm: &Vm, body: &RunningVm) {
         if vm.record().chain.len() > DEEPEST
             && let Err(error) = self.fold_now(vm, body, pending()).await
         {
@@ -118,13 +118,13 @@ impl Host {
     async fn fold_now(
         &self,
         vm: &Vm,
-        body: &Body,
+        body: &RunningVm,
         give_up: impl Future<Output = ()> + Send,
     ) -> Result<(), HostError> {
         let own = self.folders.disks(vm.id);
         let slices = self.registry().frozen(vm.id);
         let frozen = slices.iter().map(|(slice, users)| {
-            Ok::<_, HostError>(Frozen {
+            Ok::<_, HostError>(FrozenSlice {
                 own: slice.starts_with(&own),
                 alone: *users == 1,
                 bytes: bases::allocated(slice)?,
@@ -167,9 +167,9 @@ mod tests {
 
     const MIB: u64 = 1 << 20;
 
-    fn slice(own: bool, alone: bool, mib: u64) -> Frozen {
+    fn slice(own: bool, alone: bool, mib: u64) -> FrozenSlice {
         let bytes = ByteCount(mib * MIB);
-        Frozen { own, alone, bytes }
+        FrozenSlice { own, alone, bytes }
     }
 
     #[test]

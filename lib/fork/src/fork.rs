@@ -3,7 +3,7 @@
 //! ```text
 //! fork -> make_clones: generation (shells over a layout)
 //!                      -> take_snapshot (snapshot/take.rs)     the parent stands still
-//!                      -> parcels (remote/hand_out.rs)         what other hosts get of it
+//!                      -> peer_requests (remote/hand_out.rs)         what other hosts get of it
 //!                      -> instantiate (snapshot/instantiate.rs)
 //!                           -> bring_up (clone.rs): load, identity, port, user code goes on
 //! ```
@@ -14,8 +14,8 @@
 use crate::{
     Host, HostError,
     clone::{Asked, Origin},
+    dirty_tracking::kept_image,
     generation::Generation,
-    noted::kept_image,
     progress::Going,
     quota::{Asker, Places},
     remote::Dealt,
@@ -283,18 +283,18 @@ impl Host {
             &mut report,
         );
         let family = parent.record().family;
-        let (taken, ()) = tokio::join!(taken, self.introduce_early(family, &asked.far));
+        let (taken, ()) = tokio::join!(taken, self.announce_hosts_early(family, &asked.far));
         let taken = match taken {
             Ok(taken) => {
                 going.reach(ForkPhase::Received);
                 // In the parent's turn: its frozen slices stay as they are meanwhile.
-                let parcels = self.parcels(&taken.snapshot, asked).await;
-                Ok((taken, parcels))
+                let peer_requests = self.peer_requests(&taken.snapshot, asked).await;
+                Ok((taken, peer_requests))
             }
             Err(error) => Err(error),
         };
         drop(turn);
-        let (Taken { snapshot, former }, parcels) = match taken {
+        let (Taken { snapshot, former }, peer_requests) = match taken {
             Ok(taken) => taken,
             Err(error) => {
                 let shells = assigned.into_iter().filter_map(|(_, shell)| shell);
@@ -311,7 +311,13 @@ impl Host {
             going,
         };
         let clones = self
-            .instantiate(&snapshot, (assigned, failed), parcels, origin, &mut report)
+            .instantiate(
+                &snapshot,
+                (assigned, failed),
+                peer_requests,
+                origin,
+                &mut report,
+            )
             .await;
         // Nothing waits for what is ended and started here, and the clones would
         // have shared the processors with it.
@@ -349,7 +355,7 @@ impl Host {
         // Asked of the records alone: many clones that end at once each ask.
         let used = self.store.families_of_image(image);
         if used.is_ok_and(|families| families.is_empty())
-            && !self.arrivals.is_held(image)
+            && !self.incoming_images.is_held(image)
             && !self.is_of_substrate(image)
             && let Err(error) = self.drop_image(image).await
         {
@@ -365,7 +371,7 @@ impl Host {
         let dropped = self.pager_call(move |pager| Ok(pager.retire(image)));
         match dropped.await? {
             Ok(()) | Err(PagerError::Refused(Refusal::UnknownImage { .. })) => {
-                self.arrivals.forget_origin(image);
+                self.incoming_images.forget_origin(image);
                 Ok(())
             }
             Err(error) => Err(error.into()),

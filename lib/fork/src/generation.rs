@@ -11,9 +11,9 @@ use crate::{
     volumes::has_volume,
 };
 use forkyard_disk::{Access, copy_template, set_access};
-use forkyard_store::VmRecord;
+use forkyard_records::VmRecord;
 use forkyard_types::{ByteCount, ImageId, VolumeAt};
-use forkyard_vm::{Body, Vm};
+use forkyard_vm::{RunningVm, Vm};
 use forkyard_vmm::{Limits, Machine, MachineSpec, Nic, Overlay, Owner};
 use futures::{
     StreamExt,
@@ -58,7 +58,7 @@ impl Host {
     pub(crate) async fn generation(
         &self,
         parent: &Vm,
-        body: &Body,
+        body: &RunningVm,
         next: Option<Generation>,
     ) -> Result<Generation, HostError> {
         if let Some(generation) = next {

@@ -4,15 +4,15 @@ use crate::{
     Folders, HostError,
     bases::Bases,
     blocking::blocking,
-    bounds::Lately,
+    bounds::RecentForks,
+    fork_priority::ForkPriority,
     independence::Independence,
-    makers::Makers,
     migrate::Incoming,
     options::Options,
     parts::{Parts, lock_folder, make_folders},
     progress::Progress,
     quota::Quotas,
-    remote::{Abroad, Arrivals, Meeting, order},
+    remote::{IncomingImages, Peering, RemoteClones, order},
     substrate::Standbys,
     ticket::Tickets,
     volumes::Blockd,
@@ -22,7 +22,7 @@ use forkyard_disk::QemuImg;
 use forkyard_events::Broadcast;
 use forkyard_network::Networks;
 use forkyard_pager::{LinkUse, PagerClient, PagerError, Shutdown};
-use forkyard_store::Store;
+use forkyard_records::Store;
 use forkyard_types::{
     DiskSlice, FamilyId, GuestImage, ImageId, ImageView, NetworkPolicy, PageCount, TicketView,
     VmId, VmInspect, VmName, VmView,
@@ -70,7 +70,7 @@ pub struct Host {
     pub(crate) quotas: Quotas,
     /// Of the checkpoints that guests take.
     pub(crate) kept: Quotas,
-    pub(crate) lately: Mutex<Lately>,
+    pub(crate) recent_forks: Mutex<RecentForks>,
     /// Told whenever a clone has ended.
     pub(crate) ended: Notify,
     /// True once the state that an earlier daemon left is known; no guest is
@@ -80,20 +80,20 @@ pub struct Host {
     /// booted.
     pub(crate) accel: OnceCell<Verdict>,
     /// Other hosts, once they are known.
-    pub(crate) meeting: OnceLock<Meeting>,
+    pub(crate) peering: OnceLock<Peering>,
     /// Pages and VMs that arrive from other hosts.
-    pub(crate) arrivals: Arrivals,
+    pub(crate) incoming_images: IncomingImages,
     /// VMs that are on their way here.
     pub(crate) incoming: Incoming,
     pub(crate) supplies: crate::volumes::Supplies,
     /// Clones that other hosts made for this one.
-    pub(crate) abroad: Abroad,
+    pub(crate) remote_clones: RemoteClones,
     /// Clones of theirs that are being ended, because they are no longer awaited.
-    pub(crate) doomed: Mutex<BTreeSet<VmId>>,
+    pub(crate) pending_removal: Mutex<BTreeSet<VmId>>,
     /// Families whose network could not be joined with other hosts', to be tried again.
     /// Held while one is joined, or ended: what was heard last must be what is done
     /// last.
-    pub(crate) parted: tokio::sync::Mutex<BTreeSet<FamilyId>>,
+    pub(crate) pending_joins: tokio::sync::Mutex<BTreeSet<FamilyId>>,
     /// Events, for subscribers.
     pub(crate) events: Broadcast,
     /// Progress of forks.
@@ -116,7 +116,7 @@ pub struct Host {
     /// Held while what a family may reach is changed.
     pub(crate) egress: tokio::sync::Mutex<()>,
     /// Priority of the threads that make a fork.
-    pub(crate) makers: Makers,
+    pub(crate) fork_priority: ForkPriority,
     registry: Mutex<Registry>,
     pager: PagerClient,
     me: Weak<Host>,
@@ -160,27 +160,27 @@ impl Host {
             tickets: Mutex::default(),
             quotas: Quotas::default(),
             kept: Quotas::default(),
-            lately: Mutex::default(),
+            recent_forks: Mutex::default(),
             ended: Notify::new(),
             settled: watch::Sender::new(false),
             accel: OnceCell::new(),
-            meeting: OnceLock::new(),
-            arrivals: Arrivals::default(),
+            peering: OnceLock::new(),
+            incoming_images: IncomingImages::default(),
             docks: tokio::sync::Mutex::default(),
             independence: Independence::default(),
             standbys: Standbys::default(),
             larger: Mutex::default(),
             promised: Arc::default(),
-            makers: Makers::default(),
+            fork_priority: ForkPriority::default(),
             terms_changed: Arc::default(),
             egress: tokio::sync::Mutex::default(),
             progress: Progress::new(events.clone()),
             forks: UnderWay::default(),
             incoming: Incoming::default(),
             supplies: crate::volumes::Supplies::default(),
-            abroad: Abroad::default(),
-            doomed: Mutex::default(),
-            parted: tokio::sync::Mutex::default(),
+            remote_clones: RemoteClones::default(),
+            pending_removal: Mutex::default(),
+            pending_joins: tokio::sync::Mutex::default(),
             registry: Mutex::new(Registry::new(events.clone())),
             events,
             pager,
@@ -188,7 +188,7 @@ impl Host {
             _lock: lock,
         });
         let taken = async {
-            host.load_abroad()?;
+            host.load_remote_clones()?;
             host.adopt_all().await?;
             host.watch_terms()?;
             host.resume_independence()?;
@@ -220,12 +220,12 @@ impl Host {
         self.close_standbys().await;
         if self.registry().all().is_empty() {
             // What was removed there a moment ago needs nothing any more.
-            self.look_abroad().await;
+            self.poll_remote_clones().await;
             self.tell_borrowers().await;
         }
         // Also those that could not be taken over.
         let none = self.store.vms().is_ok_and(|vms| vms.is_empty());
-        if none && self.registry().all().is_empty() && self.abroad.is_empty() {
+        if none && self.registry().all().is_empty() && self.remote_clones.is_empty() {
             self.close_volumes().await;
             self.leave_networks().await;
             if let Err(error) = self.network.remove_rules().await {
@@ -274,7 +274,7 @@ impl Host {
     pub fn list(&self) -> Vec<VmView> {
         let vms = self.registry().all();
         let mut views: Vec<_> = vms.iter().map(|vm| self.view_of(vm)).collect();
-        views.extend(self.abroad.views());
+        views.extend(self.remote_clones.views());
         order(&mut views);
         views
     }
@@ -288,14 +288,14 @@ impl Host {
     pub fn find(&self, word: &str) -> Result<VmView, HostError> {
         match self.registry().find(word) {
             Ok(vm) => Ok(self.view_of(&vm)),
-            Err(error) => Ok(self.abroad.find(word).ok_or(error)?),
+            Err(error) => Ok(self.remote_clones.find(word).ok_or(error)?),
         }
     }
 
     /// A VM, and the ports that lead to it.
     pub(crate) fn view_of(&self, vm: &Vm) -> VmView {
         let mut view = vm.view();
-        view.awaits = self.arrivals.awaited(&vm.record());
+        view.awaits = self.incoming_images.awaited(&vm.record());
         view.published = self.network.published(view.family, view.address.ip);
         view
     }

@@ -6,7 +6,7 @@
 
 use crate::{Host, HostError, blocking::blocking, snapshot::Disk};
 use forkyard_disk::{Backing, Format, QemuImg};
-use forkyard_recipe::{Cancel, Dockerfile, EXPORT, Reach, Source};
+use forkyard_guest_image::{Cancel, Dockerfile, EXPORT, Reach, Source};
 use forkyard_types::{
     ByteCount, ExportFormat, GuestImage, ImageBuildRequest, ImageName, ImagePullRequest,
     ImportFormat, ImportRequest, Start, VmState,

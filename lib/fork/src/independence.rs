@@ -16,7 +16,7 @@
 //! fails is tried again a little later and shown.
 
 use crate::{Host, HostError, bases, blocking::blocking, generation::Generation, snapshot::Disk};
-use forkyard_store::VmRecord;
+use forkyard_records::VmRecord;
 use forkyard_types::{ByteCount, IndependenceView, VmId, VmInspect};
 use forkyard_vm::{Vm, lock};
 use forkyard_vmm::Copied;

@@ -3,7 +3,7 @@
 
 use crate::{Host, HostError, quota::Places};
 use forkyard_network::{Ports, Subnet};
-use forkyard_store::{FamilyRecord, VmRecord};
+use forkyard_records::{FamilyRecord, VmRecord};
 use forkyard_types::{FamilyId, Member, NetworkPolicy, Publish};
 use forkyard_vm::VmError;
 use std::net::Ipv4Addr;

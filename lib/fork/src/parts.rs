@@ -7,7 +7,7 @@
 use crate::{Folders, HostError, MakeEngine, Options, blocking::blocking, pager_process};
 use forkyard_network::{Closed, Networks};
 use forkyard_pager::PagerClient;
-use forkyard_store::Store;
+use forkyard_records::Store;
 use forkyard_vmm::Engine;
 use std::{
     fs::{self, File},
@@ -102,7 +102,12 @@ fn not_too_long(folder: &Path) -> Result<(), HostError> {
         length => Err(HostError::Invalid(format!(
             "the path of the folder {}… has {length} bytes, and {LONGEST} at most: choose a shorter one \
              (FORKYARD_STATE_DIR, FORKYARD_CACHE_DIR)",
-            folder.display().to_string().chars().take(40).collect::<String>()
+            folder
+                .display()
+                .to_string()
+                .chars()
+                .take(40)
+                .collect::<String>()
         ))),
     }
 }

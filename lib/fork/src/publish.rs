@@ -8,7 +8,7 @@
 //! and which the next one takes.
 
 use crate::{Host, HostError};
-use forkyard_guestlink::{Command, ExecOut};
+use forkyard_agent_link::{Command, ExecOut};
 use forkyard_types::{ExitStatus, Publish, Route, Transport, VmView};
 use forkyard_vm::{Vm, address};
 use std::sync::Arc;

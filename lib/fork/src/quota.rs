@@ -129,7 +129,7 @@ impl Host {
                 let record = vm.record();
                 record.family == family && record.birth.is_some() && vm.is_running()
             });
-            let count = clones.count() + self.abroad.of_family(family);
+            let count = clones.count() + self.remote_clones.of_family(family);
             u16::try_from(count).unwrap_or(u16::MAX)
         };
         Ok(self.quotas.take(family, want, limit, alive)?)

@@ -10,7 +10,7 @@
 //! are not in use as it is adopted.
 
 use crate::{Host, HostError, generation::Generation};
-use forkyard_vm::{Body, Vm};
+use forkyard_vm::{RunningVm, Vm};
 use forkyard_vmm::{MachineRecord, RunState, VmmErrorKind};
 use std::{sync::Arc, time::Duration};
 
@@ -21,7 +21,7 @@ const AGAIN: Duration = Duration::from_secs(2);
 
 impl Host {
     /// Connects to a running VM's machine again whenever the connection breaks.
-    pub(crate) fn watch_link(&self, vm: &Arc<Vm>, body: &Arc<Body>) {
+    pub(crate) fn watch_link(&self, vm: &Arc<Vm>, body: &Arc<RunningVm>) {
         let (lost, exited) = (body.machine.lost(), body.machine.exited());
         let (host, vm, body) = (self.handle(), Arc::downgrade(vm), Arc::downgrade(body));
         tokio::spawn(async move {
@@ -40,7 +40,7 @@ impl Host {
                     Ok(()) => return,
                     Err(error) => {
                         tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "not connected to its machine");
-                        vm.note_silence(&body, Some(error.to_api().message));
+                        vm.set_unresponsive(&body, Some(error.to_api().message));
                     }
                 }
                 drop((host, vm, body));
@@ -51,7 +51,7 @@ impl Host {
 
     /// Takes the machine over once more. No error if it has ended, or another body has
     /// taken this one's place.
-    async fn relink(&self, vm: &Arc<Vm>, lost: &Arc<Body>) -> Result<(), HostError> {
+    async fn relink(&self, vm: &Arc<Vm>, lost: &Arc<RunningVm>) -> Result<(), HostError> {
         let mut turn = vm.turn().await;
         if !vm.body().is_ok_and(|body| Arc::ptr_eq(&body, lost)) {
             return Ok(());
@@ -61,7 +61,7 @@ impl Host {
             Err(error) if error.kind() == VmmErrorKind::Gone => return Ok(()),
             adopted => adopted?,
         };
-        let body = Arc::new(Body::new(machine, lost.guest.clone()));
+        let body = Arc::new(RunningVm::new(machine, lost.guest.clone()));
         vm.replace_body(body.clone());
         if let Some(generation) = turn.take::<Generation>() {
             self.discard(vm, generation).await;

@@ -13,34 +13,34 @@
 //! and the state of devices, if it has these. How hosts reach each other, and why
 //! they believe each other, is nothing to this crate: see [`Neighbours`].
 
-mod abroad;
-mod arrivals;
-mod away;
 mod coming;
 mod deal;
 mod disk;
 mod follow;
 mod hand_out;
 mod hosts;
+mod incoming_images;
 mod moved;
 mod order;
+mod remote_clones;
+mod remote_share;
 mod span;
 mod take;
 
-pub(crate) use abroad::{Abroad, late, order};
-pub(crate) use arrivals::{Arrivals, Hold};
 pub(crate) use coming::Coming;
 pub use deal::HERE;
 pub(crate) use deal::{Dealt, Far, Share};
-pub(crate) use hand_out::{Parcels, draw};
+pub(crate) use hand_out::{PeerRequests, draw};
 pub(crate) use hosts::check as check_hosts;
+pub(crate) use incoming_images::{Hold, IncomingImages};
 pub use order::{SettleFirst, UnknownOrder};
+pub(crate) use remote_clones::{RemoteClones, late, order};
 pub(crate) use take::{page_run, received, run, unpacked};
 
 use crate::{Granted, Host, HostError, Lot, Room};
-use forkyard_guestlink::Duplex;
+use forkyard_agent_link::Duplex;
 use forkyard_network::Subnet;
-use forkyard_store::{FamilyNo, FamilyRecord};
+use forkyard_records::{FamilyNo, FamilyRecord};
 use forkyard_types::{
     ApiError, FamilyId, ForkId, ForkProgress, PeerFamiliesRequest, PeerFamiliesResponse,
     PeerForkRequest, PeerForkResponse, PeerMigrated, PeerMigration, PeerSupply, PeerTicketRequest,
@@ -157,7 +157,7 @@ pub trait Neighbours: fmt::Debug + Send + Sync {
 
 /// The other hosts, and where this one serves them pages.
 #[derive(Debug)]
-pub(crate) struct Meeting {
+pub(crate) struct Peering {
     pages: Option<SocketAddr>,
     neighbours: Box<dyn Neighbours>,
 }
@@ -165,9 +165,9 @@ pub(crate) struct Meeting {
 impl Host {
     /// Makes other hosts known to this one, which gives them pages at `pages`;
     /// none: it takes clones of theirs and sends none. Once in the life of a host.
-    pub fn meet(&self, pages: Option<SocketAddr>, neighbours: Box<dyn Neighbours>) {
-        if self.meeting.set(Meeting { pages, neighbours }).is_ok() {
-            self.watch_abroad();
+    pub fn set_peers(&self, pages: Option<SocketAddr>, neighbours: Box<dyn Neighbours>) {
+        if self.peering.set(Peering { pages, neighbours }).is_ok() {
+            self.watch_remote_clones();
         }
     }
 
@@ -177,7 +177,7 @@ impl Host {
         max_clones: Option<u16>,
     ) -> Result<FamilyRecord, HostError> {
         let id = FamilyId::random();
-        let Some(meeting) = self.meeting.get() else {
+        let Some(peering) = self.peering.get() else {
             return Ok(self.store.found_family(id, Subnet::FAMILIES, max_clones)?);
         };
         // Hosts that do not tell each other are not likely to draw the same.
@@ -187,7 +187,7 @@ impl Host {
             let family = self
                 .store
                 .found_family_from(from, id, Subnet::FAMILIES, max_clones)?;
-            let claimed = meeting.neighbours.claim(family.number, id).await;
+            let claimed = peering.neighbours.claim(family.number, id).await;
             if matches!(claimed, Ok(true)) {
                 return Ok(family);
             }
@@ -195,7 +195,7 @@ impl Host {
             claimed.map_err(HostError::Number)?;
             from = (family.number.0 + 1) % Subnet::FAMILIES;
         }
-        Err(forkyard_store::StoreError::Exhausted {
+        Err(forkyard_records::StoreError::Exhausted {
             what: "family number",
             limit: Subnet::FAMILIES.into(),
         }
@@ -203,18 +203,18 @@ impl Host {
     }
 
     pub(crate) fn neighbours(&self) -> Option<&dyn Neighbours> {
-        let meeting = self.meeting.get()?;
-        Some(&*meeting.neighbours)
+        let peering = self.peering.get()?;
+        Some(&*peering.neighbours)
     }
 
     fn is_gone(&self, name: &str) -> bool {
-        let meeting = self.meeting.get();
-        meeting.is_some_and(|meeting| meeting.neighbours.is_gone(name))
+        let peering = self.peering.get();
+        peering.is_some_and(|peering| peering.neighbours.is_gone(name))
     }
 
     pub(crate) fn peer(&self, name: &str) -> Result<Arc<dyn Peer>, HostError> {
-        let found = match self.meeting.get() {
-            Some(meeting) => meeting.neighbours.find(name),
+        let found = match self.peering.get() {
+            Some(peering) => peering.neighbours.find(name),
             None => return Err(HostError::NoPeers),
         };
         found.map_err(|source| HostError::Peer {

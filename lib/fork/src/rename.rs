@@ -4,7 +4,7 @@
 //! else on the host is named after a VM's name. The guest's host name stays until it boots again.
 
 use crate::{Host, HostError};
-use forkyard_store::StoreError;
+use forkyard_records::StoreError;
 use forkyard_types::{VmName, VmView};
 use forkyard_vm::{Vm, VmError};
 

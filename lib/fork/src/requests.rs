@@ -6,7 +6,7 @@
 //! while that is still being worked on. Kept in memory: of what matters after a
 //! daemon's death, tickets know by which request they came about and were used.
 
-use forkyard_guestlink::Answer;
+use forkyard_agent_link::Answer;
 use forkyard_types::{ApiError, RequestId};
 use forkyard_vm::lock;
 use std::{

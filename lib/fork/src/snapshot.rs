@@ -29,11 +29,11 @@ use crate::{
     Folders, Host, HostError,
     volumes::{branched, frozen, frozen_at},
 };
+use forkyard_agent_link::Growth;
 use forkyard_disk::{Backing, Format};
-use forkyard_guestlink::Growth;
 use forkyard_network::Subnet;
 use forkyard_pager::Run;
-use forkyard_store::{Birth, VmRecord};
+use forkyard_records::{Birth, VmRecord};
 use forkyard_types::{
     ByteCount, DataDisk, Epoch, FamilyId, GuestCpu, ImageId, Member, VmId, VmName, VmState,
     VolumeAt, VolumeUse,

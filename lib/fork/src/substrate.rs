@@ -34,7 +34,7 @@ pub use error::SubstrateError;
 pub(crate) use standby::Standbys;
 
 use crate::{Host, HostError, bases::allocated, blocking::blocking};
-use forkyard_store::SubstrateRecord;
+use forkyard_records::SubstrateRecord;
 use forkyard_substrate::access::{Act, may};
 use forkyard_types::{
     ByteCount, ForkId, GuestCpu, ImageId, SubstrateGuest, SubstrateInspect, SubstrateKind,
@@ -259,7 +259,7 @@ impl Host {
         // By their disks: one that is independent has its own memory image in the pager, as clones of
         // a VM that is gone have.
         let disk = parts.map(|parts| parts.disk.image);
-        let over = |record: &forkyard_store::VmRecord| {
+        let over = |record: &forkyard_records::VmRecord| {
             record.disk_image.is_some() && record.disk_image == disk
         };
         let (standbys, ready) = self.standby_of(name);

@@ -16,7 +16,7 @@ mod kept;
 mod view;
 
 use crate::{Room, quota::Places};
-use forkyard_guestlink::CloneEnd;
+use forkyard_agent_link::CloneEnd;
 use forkyard_types::{
     Member, RequestId, Ticket, TicketChanged, TicketClone, TicketId, TicketKind, VmId,
 };

@@ -36,7 +36,7 @@ pub use supply::SupplyLine;
 
 use crate::{Host, HostError, blocking::blocking};
 use forkyard_blockd::{Counts, Request, Status};
-use forkyard_store::{VmRecord, VolumeCopy};
+use forkyard_records::{VmRecord, VolumeCopy};
 use forkyard_types::{
     ByteCount, CreateVolume, ExportVolume, PageCount, ResizeVolume, SnapshotVolume, VmName,
     VolumeAt, VolumeLacking, VolumeNeed, VolumeSnapshot, VolumeUse, VolumeView,

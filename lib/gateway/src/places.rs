@@ -19,7 +19,7 @@ use tokio::{
 };
 
 /// Before another try where no connection can be taken.
-const BREATH: Duration = Duration::from_millis(200);
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// Counts of connections.
 #[derive(Clone)]
@@ -86,7 +86,7 @@ impl Places {
                 }
                 Err(error) => {
                     tracing::warn!(%error, "cannot take a connection");
-                    sleep(BREATH).await;
+                    sleep(RETRY_PAUSE).await;
                 }
             }
         }

@@ -1,6 +1,6 @@
 //! Reasons why a port of a VM is not reached, as HTTP has them.
 
-use forkyard_client::ClientError;
+use forkyard_api_client::ClientError;
 use forkyard_types::{ApiError, ErrorKind};
 use hyper::StatusCode;
 

@@ -14,7 +14,7 @@
 //! holds secrets, and is refused if others than its owner may read it.
 
 use crate::{CLONES, MIGRATIONS, tenants};
-use forkyard_client::{Client, ClientError, Line, Place, Trust, UploadError};
+use forkyard_api_client::{Client, ClientError, Line, Place, Trust, UploadError};
 use forkyard_cluster::Cluster;
 use forkyard_fork::{Duplex, FamilyNo, Granted, HERE, Lot, Neighbours, Peer, Room};
 use forkyard_sys_host::tcp::round_trip;

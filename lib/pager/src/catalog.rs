@@ -15,7 +15,7 @@ mod expected;
 mod succession;
 
 use crate::Refusal;
-use crate::kin::{Likeness, Memory};
+use crate::similar::{Memory, Similarity};
 use crate::touched::Run;
 pub(crate) use draft::Draft;
 use draft::Freshness;
@@ -329,7 +329,7 @@ impl<W> Catalog<W> {
         });
         let (likeness, other, twin) =
             likened.max_by_key(|(likeness, other, _)| (*likeness, *other))?;
-        (likeness >= Likeness::TWIN).then(|| (other, twin.clone()))
+        (likeness >= Similarity::TWIN).then(|| (other, twin.clone()))
     }
 
     /// Puts `new`, which reads the same, in the place of `old`; false if that is

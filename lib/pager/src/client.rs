@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// A pager that does not answer for so long never will, unless said otherwise.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Between two looks whether another has taken over.
-const BREATH: Duration = Duration::from_millis(5);
+const RETRY_PAUSE: Duration = Duration::from_millis(5);
 
 /// Connections to a pager. All calls block for as long as the pager takes, not for
 /// each other: each has a connection of its own while it lasts, and clones share those that
@@ -195,7 +195,7 @@ impl PagerClient {
         loop {
             match self.pid() {
                 Ok(pid) if pid != before => return Ok(()),
-                Ok(_) | Err(_) if begun.elapsed() < self.patience => thread::sleep(BREATH),
+                Ok(_) | Err(_) if begun.elapsed() < self.patience => thread::sleep(RETRY_PAUSE),
                 Ok(_) => return Err(broken(ErrorKind::TimedOut.into())),
                 Err(error) => return Err(error),
             }

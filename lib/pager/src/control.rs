@@ -24,7 +24,7 @@ use std::time::Duration;
 /// Most connections at a time: a daemon needs a few.
 const MAX_CONNECTIONS: usize = 64;
 /// Pause before accepting again when the host has no descriptors left.
-const BREATH: Duration = Duration::from_millis(50);
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(50);
 
 /// The socket.
 #[derive(Debug)]
@@ -135,7 +135,7 @@ pub(crate) fn serve(pager: Ender) -> io::Result<()> {
             while !pager.control().is_closed() {
                 match pager.control().listener.accept() {
                     Ok((stream, _)) => admit(&pager, stream),
-                    Err(_) => thread::sleep(BREATH),
+                    Err(_) => thread::sleep(ACCEPT_BACKOFF),
                 }
             }
         })?;

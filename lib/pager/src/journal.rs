@@ -74,7 +74,7 @@ enum Line {
 
 /// Content of a journal.
 #[derive(Debug, Default)]
-pub(crate) struct Legacy {
+pub(crate) struct RecoveredState {
     pub images: BTreeMap<Node, Kept>,
     /// The next image gets a number that none ever had.
     pub next: u64,
@@ -118,13 +118,13 @@ impl Journal {
     }
 
     /// Reads what another pager wrote; it is gone on with.
-    pub fn open(mut file: File) -> io::Result<(Self, Legacy)> {
+    pub fn open(mut file: File) -> io::Result<(Self, RecoveredState)> {
         let mut text = Vec::new();
         file.seek(SeekFrom::Start(0))?;
         file.read_to_end(&mut text)?;
         let whole = text.iter().rposition(|byte| *byte == b'\n');
         let whole = whole.map_or(0, |last| last + 1);
-        let mut legacy = Legacy::default();
+        let mut legacy = RecoveredState::default();
         for line in text[..whole].split_inclusive(|byte| *byte == b'\n') {
             legacy.take(serde_json::from_slice(line)?);
         }
@@ -175,7 +175,7 @@ impl Journal {
     }
 }
 
-impl Legacy {
+impl RecoveredState {
     fn take(&mut self, line: Line) {
         match line {
             Line::Image {
@@ -220,7 +220,7 @@ mod tests {
         }
     }
 
-    fn reread(journal: &Journal) -> Legacy {
+    fn reread(journal: &Journal) -> RecoveredState {
         let file = journal.file().try_clone().expect("clones");
         Journal::open(file).expect("reads").1
     }

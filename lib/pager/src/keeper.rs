@@ -107,7 +107,7 @@ pub(crate) enum Key {
 /// Message of a pager to its keeper.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Say {
+pub(crate) enum ToKeeper {
     /// Comes with a descriptor.
     Keep(Key),
     Forget(Key),
@@ -120,7 +120,7 @@ pub(crate) enum Say {
 /// Message of a keeper to a pager that takes over.
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub(crate) enum Tell {
+pub(crate) enum FromKeeper {
     /// Comes with a descriptor.
     Held(Key),
     /// That was all. Whether a keeper of its own is to take this one's place.
@@ -201,18 +201,18 @@ enum After {
 fn serve(pager: &UnixStream, held: &mut BTreeMap<Key, OwnedFd>) -> After {
     let mut next = None;
     // An error is as good as the end: what it said last cannot be known.
-    while let Ok(Some((said, file))) = receive::<Say>(pager) {
+    while let Ok(Some((said, file))) = receive::<ToKeeper>(pager) {
         match said {
-            Say::Keep(key) => {
+            ToKeeper::Keep(key) => {
                 if let Some(file) = file {
                     held.insert(key, file);
                 }
             }
-            Say::Forget(key) => {
+            ToKeeper::Forget(key) => {
                 held.remove(&key);
             }
-            Say::Next(program) => next = Some(program),
-            Say::Farewell => return After::Farewell,
+            ToKeeper::Next(program) => next = Some(program),
+            ToKeeper::Farewell => return After::Farewell,
         }
     }
     next.map_or(After::Gone, After::Next)
@@ -220,23 +220,23 @@ fn serve(pager: &UnixStream, held: &mut BTreeMap<Key, OwnedFd>) -> After {
 
 fn give(pager: &UnixStream, held: &BTreeMap<Key, OwnedFd>, new_keeper: bool) -> io::Result<()> {
     for (key, file) in held {
-        send(pager, &Tell::Held(*key), Some(file.as_fd()))?;
+        send(pager, &FromKeeper::Held(*key), Some(file.as_fd()))?;
     }
-    send(pager, &Tell::All { new_keeper }, None)
+    send(pager, &FromKeeper::All { new_keeper }, None)
 }
 
 /// Everything that was kept, and whether to bring another keeper.
 pub(crate) fn take_over(keeper: &UnixStream) -> io::Result<(BTreeMap<Key, OwnedFd>, bool)> {
     let mut held = BTreeMap::new();
     loop {
-        match receive::<Tell>(keeper)? {
-            Some((Tell::Held(key), Some(file))) => {
+        match receive::<FromKeeper>(keeper)? {
+            Some((FromKeeper::Held(key), Some(file))) => {
                 held.insert(key, file);
             }
-            Some((Tell::Held(_), None)) | None => {
+            Some((FromKeeper::Held(_), None)) | None => {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            Some((Tell::All { new_keeper }, _)) => return Ok((held, new_keeper)),
+            Some((FromKeeper::All { new_keeper }, _)) => return Ok((held, new_keeper)),
         }
     }
 }
@@ -324,9 +324,9 @@ mod tests {
         let (pager, keeper) = UnixStream::pair().expect("pair");
         let file = std::fs::File::open("/dev/null").expect("device");
         for key in [Key::Kernel, Key::Layer(LayerNo(7)), Key::Journal] {
-            send(&pager, &Say::Keep(key), Some(file.as_fd())).expect("sends");
+            send(&pager, &ToKeeper::Keep(key), Some(file.as_fd())).expect("sends");
         }
-        send(&pager, &Say::Forget(Key::Journal), None).expect("sends");
+        send(&pager, &ToKeeper::Forget(Key::Journal), None).expect("sends");
         drop(pager);
         let mut held = BTreeMap::new();
         assert!(matches!(serve(&keeper, &mut held), After::Gone));
@@ -342,7 +342,7 @@ mod tests {
     fn successor_does_not_start_with_half_of_it() {
         let (next, keeper) = UnixStream::pair().expect("pair");
         let file = std::fs::File::open("/dev/null").expect("device");
-        send(&keeper, &Tell::Held(Key::Kernel), Some(file.as_fd())).expect("sends");
+        send(&keeper, &FromKeeper::Held(Key::Kernel), Some(file.as_fd())).expect("sends");
         drop(keeper);
         assert!(take_over(&next).is_err());
     }

@@ -33,13 +33,14 @@
 
 mod catalog;
 mod client;
+mod compaction;
+mod compactor;
 mod control;
 mod error;
 mod filesystem;
 mod journal;
 mod keeper;
-mod kin;
-mod ledger;
+mod keeper_client;
 mod mount;
 mod pager;
 mod peers;
@@ -47,24 +48,23 @@ mod pool;
 mod protocol;
 mod pusher;
 mod service;
+mod similar;
 mod stacks;
 mod streams;
-mod tidier;
-mod tidy;
+mod successor_state;
 mod touched;
-mod vault;
 
 pub use client::PagerClient;
 pub use error::{PagerError, StartError};
 pub use filesystem::READ_AHEAD;
 pub use forkyard_transfer::{Link, Push, Received, Run, Sent};
 pub use keeper::{Programs, Role, keep, other_half};
-pub use ledger::InheritError;
 pub use mount::is_ours as is_mounted;
 pub use pager::{Ender, Pager, Setup};
 pub use peers::{Arrival, Got, LinkUse};
 pub use protocol::{Fetching, Offering, Over, PeerKey, Refusal, Shutdown};
-pub use service::{Care, Prefetch};
+pub use service::{PagerOptions, Prefetch};
+pub use successor_state::InheritError;
 
 use forkyard_types::ImageId;
 use std::path::{Path, PathBuf};

@@ -12,10 +12,10 @@ use crate::catalog::Catalog;
 use crate::control::{self, Control};
 use crate::journal::Answered;
 use crate::keeper::Key;
-use crate::ledger::{Inheritance, Ledger};
 use crate::mount::{self, Mounted};
-use crate::service::{Past, Service};
-use crate::{Care, Programs, Refusal, Shutdown, StartError};
+use crate::service::{Recovered, Service};
+use crate::successor_state::{Inheritance, SuccessorState};
+use crate::{PagerOptions, Programs, Refusal, Shutdown, StartError};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
@@ -49,7 +49,7 @@ pub struct Setup {
     /// The control socket.
     pub socket: PathBuf,
     /// Treatment of its images.
-    pub care: Care,
+    pub care: PagerOptions,
     /// Commands that start pagers that take over; none if none is to.
     pub programs: Option<Programs>,
 }
@@ -60,22 +60,22 @@ impl Pager {
     pub fn start(setup: Setup) -> Result<Self, StartError> {
         let thread = |source| StartError::Thread { source };
         let control = Arc::new(Control::bind(&setup.socket)?);
-        let ledger = setup.programs.clone().map(Ledger::new);
-        let ledger = ledger
+        let successor_state = setup.programs.clone().map(SuccessorState::new);
+        let successor_state = successor_state
             .transpose()
             .map_err(|source| StartError::Keeper { source })?;
-        let past = Past {
+        let past = Recovered {
             catalog: Catalog::new(),
-            ledger,
+            successor_state,
             answered: Answered::default(),
         };
         let service = Service::start(setup.care, past).map_err(thread)?;
         let started = mount::mount(&setup.mount, &service)
             .and_then(|mounted| Self::run(setup, mounted, Arc::clone(&service), control));
         if started.is_err()
-            && let Some(ledger) = service.ledger()
+            && let Some(successor_state) = service.successor_state()
         {
-            ledger.farewell();
+            successor_state.farewell();
         }
         started
     }
@@ -86,21 +86,21 @@ impl Pager {
         let thread = |source| StartError::Thread { source };
         let programs = setup.programs.clone().ok_or(StartError::NoPrograms)?;
         let Inheritance {
-            ledger,
+            successor_state,
             catalog,
             answered,
             kernel,
             control,
-        } = Ledger::inherit(programs, keeper)?;
+        } = SuccessorState::inherit(programs, keeper)?;
         let images = catalog.len();
         let control = Control::inherit(control, &setup.socket);
         let control = Arc::new(control.map_err(|source| StartError::Listen {
             socket: setup.socket.clone(),
             source,
         })?);
-        let past = Past {
+        let past = Recovered {
             catalog,
-            ledger: Some(ledger),
+            successor_state: Some(successor_state),
             answered,
         };
         let service = Service::start(setup.care, past).map_err(thread)?;
@@ -121,10 +121,12 @@ impl Pager {
         let thread = |source| StartError::Thread { source };
         let keeper = |source| StartError::Keeper { source };
         let Mounted { session, kernel } = mounted;
-        if let Some(ledger) = service.ledger() {
-            ledger.keep(Key::Kernel, kernel.as_fd()).map_err(keeper)?;
+        if let Some(successor_state) = service.successor_state() {
+            successor_state
+                .keep(Key::Kernel, kernel.as_fd())
+                .map_err(keeper)?;
             if control.is_open() {
-                ledger
+                successor_state
                     .keep(Key::Control, control.listener())
                     .map_err(keeper)?;
             }
@@ -203,22 +205,22 @@ impl Ender {
         tracing::info!(files = self.service.catalog().files(), "withdrawing");
         let detached = mount::detach(&self.mount);
         self.control.close();
-        if let Some(ledger) = self.service.ledger() {
-            ledger.forget(Key::Control);
+        if let Some(successor_state) = self.service.successor_state() {
+            successor_state.forget(Key::Control);
         }
         Ok(detached?)
     }
 
     /// From now on no pager takes over: this pager ends, and is meant to.
     pub fn part(&self) {
-        if let Some(ledger) = self.service.ledger() {
-            ledger.farewell();
+        if let Some(successor_state) = self.service.successor_state() {
+            successor_state.farewell();
         }
     }
 
     /// Replaces the program that a pager that takes over will run.
     pub(crate) fn replace(&self, program: PathBuf) -> Result<(), Refusal> {
-        let ledger = self.service.ledger().ok_or(Refusal::NoSuccessor)?;
+        let successor_state = self.service.successor_state().ok_or(Refusal::NoSuccessor)?;
         let failed = |error: io::Error| Refusal::Host {
             why: error.to_string(),
         };
@@ -230,7 +232,7 @@ impl Ender {
         if !file.is_file() || file.permissions().mode() & 0o111 == 0 {
             return Err(failed(io::ErrorKind::PermissionDenied.into()));
         }
-        ledger.next(program).map_err(failed)
+        successor_state.next(program).map_err(failed)
     }
 
     /// Ends this process so that another takes over: as a crash would, for one

@@ -19,7 +19,7 @@ mod offered;
 mod over;
 mod working_set;
 
-use arrivals::{Arrivals, Reader, Told, Verdict};
+use arrivals::{Arrivals, ReadOutcome, Reader, Verdict};
 pub use links::{Got, LinkUse};
 
 use crate::Refusal;
@@ -67,7 +67,7 @@ pub(crate) struct Peers {
     server: OnceLock<Server>,
     coming: Mutex<Coming>,
     /// At most two words an image that comes, and so many of those that go.
-    heard: Sender<Heard>,
+    heard: Sender<PeerEvent>,
     /// Pages wanted elsewhere that are still to be noted.
     wanted: Arc<AtomicUsize>,
 }
@@ -75,7 +75,7 @@ pub(crate) struct Peers {
 /// Messages that the threads which send and take pages have no time to deal
 /// with.
 #[derive(Debug)]
-pub(crate) enum Heard {
+pub(crate) enum PeerEvent {
     /// Everything of an image is here.
     Whole(Node),
     /// A clone on another host waits for a page of an image that is offered.
@@ -117,7 +117,7 @@ pub struct Arrival {
 
 impl Peers {
     /// With what the [thread](start) is to hear that deals with it.
-    pub fn new() -> (Self, Receiver<Heard>) {
+    pub fn new() -> (Self, Receiver<PeerEvent>) {
         let (heard, hears) = channel();
         let peers = Self {
             server: OnceLock::new(),
@@ -136,7 +136,7 @@ impl Peers {
 /// Starts the thread that completes images of which everything has come, and notes what
 /// clones elsewhere have wanted. It ends with the service. It is none that
 /// takes pages, for it ends those, and none that sends them, for it waits for the catalog.
-pub(crate) fn start(service: Weak<Service>, hears: Receiver<Heard>) -> io::Result<()> {
+pub(crate) fn start(service: Weak<Service>, hears: Receiver<PeerEvent>) -> io::Result<()> {
     let run = move || {
         while let Ok(first) = hears.recv() {
             let Some(service) = service.upgrade() else {
@@ -145,8 +145,8 @@ pub(crate) fn start(service: Weak<Service>, hears: Receiver<Heard>) -> io::Resul
             let mut naps = false;
             for heard in iter::once(first).chain(hears.try_iter()) {
                 match heard {
-                    Heard::Whole(node) => service.complete(node),
-                    Heard::Wanted(node, page) => {
+                    PeerEvent::Whole(node) => service.complete(node),
+                    PeerEvent::Wanted(node, page) => {
                         naps = true;
                         service.peers().wanted.fetch_sub(1, Ordering::Relaxed);
                         service.catalog().wanted_elsewhere(node, page);
@@ -264,7 +264,7 @@ impl Service {
         let sink = Reader::new(Arc::clone(&arriving.arrivals), {
             let (arrivals, heard) = (Arc::clone(&arriving.arrivals), self.peers().heard.clone());
             move |told| match told {
-                Told::Answer(reads, fresh) => {
+                ReadOutcome::Answer(reads, fresh) => {
                     for read in reads {
                         match read.span.only().and_then(|page| fresh.page(page)) {
                             Some(bytes) => read.read.reply.data(read.span.wanted(bytes)),
@@ -272,9 +272,11 @@ impl Service {
                         }
                     }
                 }
-                Told::Refuse(reads, why) => reads.into_iter().for_each(|read| refuse(read, &why)),
+                ReadOutcome::Refuse(reads, why) => {
+                    reads.into_iter().for_each(|read| refuse(read, &why))
+                }
                 // Fails only if the thread is gone, and the pager with it.
-                Told::Whole => drop(heard.send(Heard::Whole(node))),
+                ReadOutcome::Whole => drop(heard.send(PeerEvent::Whole(node))),
             }
         });
         match Client::start(fetch, Box::new(sink)) {
@@ -294,7 +296,7 @@ impl Service {
                 arriving.want(&arriving.arrivals.wanted(), Urgency::Waited);
                 if arriving.arrivals.is_whole() {
                     // Nothing of it comes that could say so.
-                    drop(self.peers().heard.send(Heard::Whole(node)));
+                    drop(self.peers().heard.send(PeerEvent::Whole(node)));
                 }
                 Ok(())
             }

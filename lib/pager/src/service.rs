@@ -9,10 +9,10 @@
 use crate::Refusal;
 use crate::catalog::{Catalog, Draft, Node, Published, Push, Readable, Verdict};
 use crate::journal::Answered;
-use crate::ledger::Ledger;
 use crate::peers::{self, Peers};
+use crate::successor_state::SuccessorState;
 use crate::touched::Run;
-use crate::{pusher, tidier};
+use crate::{compactor, pusher};
 use forkyard_image::{Image, Layer};
 use forkyard_sys_host::fuse::RESENT;
 use forkyard_types::{ByteOff, ImageId, PAGE_SIZE, PageCount, PageNo};
@@ -27,7 +27,7 @@ use std::time::{Duration, Instant};
 
 /// Treatment of a pager's images.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Care {
+pub struct PagerOptions {
     /// Choice whether the kernel is given pages it is expected to ask for.
     pub prefetch: Prefetch,
     /// Pages that were not read for so long are compressed; `None`: none is.
@@ -44,7 +44,7 @@ pub enum Prefetch {
     No,
 }
 
-impl Default for Care {
+impl Default for PagerOptions {
     fn default() -> Self {
         Self {
             prefetch: Prefetch::Yes,
@@ -55,9 +55,9 @@ impl Default for Care {
 
 /// State that a service starts with.
 #[derive(Debug)]
-pub(crate) struct Past {
+pub(crate) struct Recovered {
     pub catalog: Catalog<PendingRead>,
-    pub ledger: Option<Ledger>,
+    pub successor_state: Option<SuccessorState>,
     pub answered: Answered,
 }
 
@@ -82,10 +82,10 @@ pub(crate) struct Service {
     catalog: Mutex<Catalog<PendingRead>>,
     due: SyncSender<Due>,
     pushes: SyncSender<Push>,
-    nudges: SyncSender<()>,
+    wakes: SyncSender<()>,
     prefetch: Prefetch,
     /// None if no pager is to take over from us.
-    ledger: Option<Ledger>,
+    successor_state: Option<SuccessorState>,
     /// Requests that the previous pager had carried out.
     answered: Answered,
     /// Other hosts.
@@ -101,19 +101,19 @@ thread_local! {
 
 impl Service {
     /// A service and its threads, which end with it.
-    pub fn start(care: Care, past: Past) -> io::Result<Arc<Self>> {
+    pub fn start(care: PagerOptions, past: Recovered) -> io::Result<Arc<Self>> {
         let (due, arrived) = sync_channel::<Due>(DUE);
         let (pushes, pushed) = sync_channel(PUSHES);
-        let (nudges, nudged) = sync_channel(1);
+        let (wakes, nudged) = sync_channel(1);
         let (peers, heard) = Peers::new();
         let (catalog, kernel) = (Mutex::new(past.catalog), OnceLock::new());
         let service = Arc::new(Self {
             catalog,
             due,
             pushes,
-            nudges,
+            wakes,
             prefetch: care.prefetch,
-            ledger: past.ledger,
+            successor_state: past.successor_state,
             answered: past.answered,
             peers,
             kernel,
@@ -131,7 +131,7 @@ impl Service {
                 }
             })?;
         pusher::start(Arc::downgrade(&service), pushed)?;
-        tidier::start(Arc::downgrade(&service), nudged, care.cold_after)?;
+        compactor::start(Arc::downgrade(&service), nudged, care.cold_after)?;
         peers::start(Arc::downgrade(&service), heard)?;
         Ok(service)
     }
@@ -163,21 +163,21 @@ impl Service {
     }
 
     /// Returns the state that is kept for a pager that takes over.
-    pub fn ledger(&self) -> Option<&Ledger> {
-        self.ledger.as_ref()
+    pub fn successor_state(&self) -> Option<&SuccessorState> {
+        self.successor_state.as_ref()
     }
 
     /// Keeps no layer any longer that no image has.
     pub fn sweep(&self) {
-        if let Some(ledger) = &self.ledger {
-            ledger.sweep();
+        if let Some(successor_state) = &self.successor_state {
+            successor_state.sweep();
         }
     }
 
     /// Notes how an image is now, under the lock under which it became so.
     pub fn note(&self, catalog: &Catalog<PendingRead>, node: Node, request: Option<RequestId>) {
-        if let Some(ledger) = &self.ledger {
-            ledger.note(catalog, node, request.map(|request| request.0 & !RESENT));
+        if let Some(successor_state) = &self.successor_state {
+            successor_state.note(catalog, node, request.map(|request| request.0 & !RESENT));
         }
     }
 
@@ -209,9 +209,9 @@ impl Service {
     }
 
     /// Something has changed that may leave layers to tidy.
-    fn nudge(&self) {
+    fn wake(&self) {
         // Fails if it has been told already, or the thread is gone; then layers stay as they are.
-        let _ = self.nudges.try_send(());
+        let _ = self.wakes.try_send(());
     }
 
     /// Tells whether anything is read before it is asked for.
@@ -320,7 +320,7 @@ impl Service {
         }
         let push = self.catalog().push(node, now);
         self.push(push);
-        self.nudge();
+        self.wake();
         Ok(())
     }
 
@@ -349,7 +349,7 @@ impl Service {
             self.note(&catalog, node, Some(request));
         }
         self.stop_fetching(node);
-        self.nudge();
+        self.wake();
     }
 
     /// Takes an image's name away, here and in the kernel.
@@ -362,7 +362,7 @@ impl Service {
             .into_iter()
             .for_each(|read| read.reply.error(Errno::EIO));
         self.stop_fetching(node);
-        self.nudge();
+        self.wake();
         let name = image.to_string();
         if let Some(kernel) = self.kernel.get()
             && let Err(error) = kernel.inval_entry(INodeNo::ROOT, OsStr::new(&name))

@@ -1,7 +1,7 @@
 //! Images made of layers that are there, those that share layers sharing also
 //! what is looked up.
 
-use crate::tidy::LayerId;
+use crate::compaction::LayerId;
 use forkyard_image::{Image, ImageError, Layer};
 use std::collections::HashMap;
 use std::sync::Arc;

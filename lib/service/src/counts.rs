@@ -1,7 +1,7 @@
 //! Counters of requests and connections, in the format of Prometheus. The names are an
 //! interface: they are listed in docs/operations.md.
 
-use forkyard_access::Refused;
+use forkyard_auth::Refused;
 use forkyard_types::ErrorKind;
 use metrics::{counter, describe_counter, describe_gauge, gauge};
 

@@ -13,7 +13,7 @@
 //!
 //! A connection carries one request at a time: places bound streams, too.
 
-use forkyard_access::network;
+use forkyard_auth::network;
 use forkyard_types::VmId;
 use std::{
     collections::{BTreeMap, HashMap},

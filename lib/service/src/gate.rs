@@ -17,8 +17,8 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use forkyard_access::Access;
-use forkyard_client::USER;
+use forkyard_api_client::USER;
+use forkyard_auth::Access;
 use forkyard_cluster::Cluster;
 use forkyard_tls::Fingerprint;
 use forkyard_types::{ErrorKind, NodeName};

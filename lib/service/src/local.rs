@@ -112,6 +112,9 @@ mod tests {
     #[tokio::test]
     async fn a_user_without_a_name_is_told_by_number() {
         assert_eq!(name_of(Uid::from_raw(0)).await, "root");
-        assert_eq!(name_of(Uid::from_raw(4_294_967_000)).await, "uid 4294967000");
+        assert_eq!(
+            name_of(Uid::from_raw(4_294_967_000)).await,
+            "uid 4294967000"
+        );
     }
 }

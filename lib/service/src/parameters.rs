@@ -113,8 +113,14 @@ mod tests {
         };
         let of = |method, operation: OperationBuilder| PathItem::new(method, operation.build());
         let paths = PathsBuilder::new()
-            .path("/vms", of(HttpMethod::Get, named("labels", ParameterIn::Query)))
-            .path("/vms/{vm}", of(HttpMethod::Delete, named("vm", ParameterIn::Path)));
+            .path(
+                "/vms",
+                of(HttpMethod::Get, named("labels", ParameterIn::Query)),
+            )
+            .path(
+                "/vms/{vm}",
+                of(HttpMethod::Delete, named("vm", ParameterIn::Path)),
+            );
         Parameters::of(&OpenApi::builder().paths(paths).build())
     }
 
@@ -149,6 +155,9 @@ mod tests {
     fn the_known_ones_are_named() {
         let told = parameters().unknown("/vms", &Method::GET, "label=a");
         let told = told.expect("refused");
-        assert!(told.contains("`label`") && told.contains("`labels`"), "{told}");
+        assert!(
+            told.contains("`label`") && told.contains("`labels`"),
+            "{told}"
+        );
     }
 }

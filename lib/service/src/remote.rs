@@ -28,7 +28,7 @@ const HEAD_BYTES: usize = 64 << 10;
 /// Time for requests under way when the daemon ends.
 pub const FAREWELL: Duration = Duration::from_secs(5);
 /// Before trying again where no connection can be accepted.
-const BREATH: Duration = Duration::from_millis(200);
+const ACCEPT_BACKOFF: Duration = Duration::from_millis(200);
 
 /// Listener of the API on the network.
 #[derive(Debug)]
@@ -107,7 +107,7 @@ impl Remote {
                 Err(error) => {
                     // Out of file descriptors, say: others may go meanwhile.
                     tracing::warn!(%error, "no connection accepted");
-                    tokio::time::sleep(BREATH).await;
+                    tokio::time::sleep(ACCEPT_BACKOFF).await;
                 }
             }
         }
@@ -144,7 +144,7 @@ async fn secured(
 mod tests {
     use super::*;
     use axum::{Json, routing::get};
-    use forkyard_client::{Client, Trust};
+    use forkyard_api_client::{Client, Trust};
     use forkyard_tls::Certificate;
     use forkyard_types::TokenSecret;
     use futures::future::{join_all, pending};

@@ -6,7 +6,7 @@ use axum::{
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
-use forkyard_access::{Refused, TokenError};
+use forkyard_auth::{Refused, TokenError};
 use forkyard_cluster::ClusterError;
 use forkyard_fork::{HostError, VmError};
 use forkyard_types::{ApiError, ErrorKind};

@@ -122,7 +122,7 @@ mod tests {
         response::{IntoResponse, sse::Sse},
         routing::get,
     };
-    use forkyard_client::Client;
+    use forkyard_api_client::Client;
     use forkyard_events::{Broadcast, Selection};
     use forkyard_types::{EventSubject, EventsRequest, ImageChanged, Occurrence};
     use std::sync::Mutex;

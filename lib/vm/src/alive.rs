@@ -8,8 +8,8 @@
 //! A VM that is paused, or stands still for a fork, is not asked. Nothing is done to one that is
 //! silent: its programs may be running.
 
-use crate::{Body, Vm, VmError};
-use forkyard_guestlink::LinkError;
+use crate::{RunningVm, Vm, VmError};
+use forkyard_agent_link::LinkError;
 use std::{
     fmt,
     pin::Pin,
@@ -27,7 +27,7 @@ const QUESTIONS: u32 = 2;
 impl Vm {
     /// Asks the agent every few seconds whether it is there, as long as this is the body. An operator's
     /// patience tells when silence is a failure.
-    pub fn watch_agent(self: &Arc<Self>, body: &Arc<Body>, patience: Duration) {
+    pub fn watch_agent(self: &Arc<Self>, body: &Arc<RunningVm>, patience: Duration) {
         let (vm, body) = (Arc::downgrade(self), Arc::downgrade(body));
         let patience = to_answer(patience);
         tokio::spawn(async move {
@@ -47,7 +47,7 @@ impl Vm {
                     Ok(()) if !noted => unanswered = 0,
                     Ok(()) => {
                         tracing::info!(vm = %vm.name(), "its agent answers again");
-                        vm.note_silence(&body, None);
+                        vm.set_unresponsive(&body, None);
                         (noted, unanswered) = (false, 0);
                     }
                     Err(LinkError::Timeout { .. }) if is_still(&vm) || vm.silence().is_some() => {}
@@ -55,7 +55,7 @@ impl Vm {
                     Err(LinkError::Timeout { .. }) if unanswered + 1 < QUESTIONS => unanswered += 1,
                     Err(error @ LinkError::Timeout { .. }) => {
                         tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "its agent does not answer");
-                        vm.note_silence(&body, Some(format!(
+                        vm.set_unresponsive(&body, Some(format!(
                             "its agent has not answered for {} s: it was ended, or the guest hangs or has no processor time left",
                             (patience * QUESTIONS).as_secs()
                         )));

@@ -1,8 +1,8 @@
 //! Reasons why a VM could not do what it was asked.
 
 use crate::{PortError, SessionError};
-use forkyard_guestlink::LinkError;
-use forkyard_store::StoreError;
+use forkyard_agent_link::LinkError;
+use forkyard_records::StoreError;
 use forkyard_types::{ApiError, ErrorKind, VmName, VmState};
 use forkyard_vmm::{VmmError, VmmErrorKind};
 

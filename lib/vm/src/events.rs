@@ -4,7 +4,7 @@
 //! events is that of the changes.
 
 use forkyard_events::Broadcast;
-use forkyard_store::VmRecord;
+use forkyard_records::VmRecord;
 use forkyard_types::{
     CheckpointMade, CheckpointRemoved, EventSubject, EventVm, Occurrence, VmChanged, VmCreated,
     VmRemoved, VmSilence, VmState,

@@ -5,7 +5,7 @@
 //! bytes pass through without being kept.
 
 use crate::{InUse, Used, VmError, alive::Lost};
-use forkyard_guestlink::{Command, Exec, ExecInput, ExecOut, Stream};
+use forkyard_agent_link::{Command, Exec, ExecInput, ExecOut, Stream};
 use forkyard_types::{
     ErrorKind, ExitStatus, FileEntry, FileRead, FileWatch, FileWrite, FilesWritten,
 };

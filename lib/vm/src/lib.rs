@@ -2,7 +2,7 @@
 //! files and ports.
 //!
 //! ```text
-//! Registry --> Vm --> Life --> Body --> machine (engine)
+//! Registry --> Vm --> Life --> RunningVm --> machine (engine)
 //!               |                 `---> guest (agent)
 //!               `--> Turn: one change at a time
 //! ```
@@ -30,7 +30,7 @@ mod vm;
 pub use error::{VmError, engine_hint, engine_kind, link_kind, records_hint, records_kind};
 pub use exec::Following;
 pub use files::{FilesIn, FilesOut};
-pub use life::{Body, Life};
+pub use life::{Life, RunningVm};
 pub use ports::{PortError, PortIn, PortOut};
 pub use registry::{Registry, Uid, gid};
 pub use sessions::{SessionError, listed};

@@ -14,8 +14,8 @@
 //! daemon finds.
 
 use crate::lock;
+use forkyard_agent_link::Guest;
 use forkyard_capture::Region;
-use forkyard_guestlink::Guest;
 use forkyard_types::{ByteCount, PAGE_SIZE, VmState};
 use forkyard_vmm::Machine;
 use std::sync::{
@@ -29,15 +29,15 @@ pub enum Life {
     /// The VM boots, or is being cloned. Nothing is served to its guest yet.
     Starting {
         /// Machine, once there is one.
-        body: Option<Arc<Body>>,
+        body: Option<Arc<RunningVm>>,
         /// True if it had stopped, and is recorded so until it runs: a daemon that dies
         /// meanwhile leaves it stopped.
         again: bool,
     },
     /// The guest runs.
-    Running(Arc<Body>),
+    Running(Arc<RunningVm>),
     /// The VM is paused at its user's request.
-    Paused(Arc<Body>),
+    Paused(Arc<RunningVm>),
     /// The machine runs as far as is known, but connecting to it failed; that is
     /// retried.
     Unreached {
@@ -80,7 +80,7 @@ impl Life {
     }
 
     /// Returns the machine, if there is one that is connected to.
-    pub fn body(&self) -> Option<&Arc<Body>> {
+    pub fn body(&self) -> Option<&Arc<RunningVm>> {
         match self {
             Self::Running(body) | Self::Paused(body) => Some(body),
             Self::Starting { body, .. } => body.as_ref(),
@@ -125,7 +125,7 @@ impl Life {
 
 /// A machine that is connected to, and its guest.
 #[derive(Debug)]
-pub struct Body {
+pub struct RunningVm {
     /// The machine.
     pub machine: Box<dyn Machine>,
     /// The agent of its guest.
@@ -139,7 +139,7 @@ pub struct Body {
     former_words: OnceLock<Vec<u8>>,
 }
 
-impl Body {
+impl RunningVm {
     /// A machine that is connected to.
     pub fn new(machine: Box<dyn Machine>, guest: Guest) -> Self {
         Self {
@@ -171,8 +171,8 @@ impl Body {
     }
 
     /// Notes that it does not answer, for this reason; or that it does again. Returns what was
-    /// noted before. For a VM that is listed, `Vm::note_silence` tells of it, too.
-    pub fn note_silence(&self, why: Option<String>) -> Option<String> {
+    /// noted before. For a VM that is listed, `Vm::set_unresponsive` tells of it, too.
+    pub fn set_unresponsive(&self, why: Option<String>) -> Option<String> {
         std::mem::replace(&mut *lock(&self.silence), why)
     }
 

@@ -4,8 +4,8 @@
 //! stands, with no word from its guest. The pause is recorded last and forgotten first: a daemon that
 //! dies midway leaves a VM that the next one lets go on.
 
-use crate::{Body, Life, Vm, VmError, lock};
-use forkyard_store::Store;
+use crate::{Life, RunningVm, Vm, VmError, lock};
+use forkyard_records::Store;
 use forkyard_types::ForkId;
 use std::time::Duration;
 
@@ -44,7 +44,7 @@ impl Vm {
     }
 }
 
-impl Body {
+impl RunningVm {
     /// Has the guest hold still within that time, and stops it. If that fails it goes on.
     pub async fn hold(&self, patience: Duration) -> Result<(), VmError> {
         self.guest.quiesce(ForkId::random(), patience).await?;

@@ -9,8 +9,8 @@
 //! wherever they are not taken. Dropped before its end, a connection is reset in the guest, and so is
 //! a clone's copy of it. A daemon that dies leaves the guest to reset its connections.
 
-use crate::{Body, InUse, Used, Vm, VmError, alive::Lost, files::PROGRAM, lock};
-use forkyard_guestlink::{
+use crate::{InUse, RunningVm, Used, Vm, VmError, alive::Lost, files::PROGRAM, lock};
+use forkyard_agent_link::{
     CHUNK, CONNECTED, Command, END, Exec, ExecInput, ExecOut, Parts, Piece, Stream, part,
 };
 use forkyard_types::{ErrorKind, ExitStatus, GuestPort, VmName};
@@ -137,7 +137,7 @@ impl Used {
 
     async fn connect_in(
         self,
-        body: &Body,
+        body: &RunningVm,
         port: GuestPort,
         place: OwnedSemaphorePermit,
     ) -> Result<(PortIn, PortOut), VmError> {

@@ -4,7 +4,7 @@
 use crate::{Vm, VmError, events, lock};
 use forkyard_disk::Chains;
 use forkyard_events::Broadcast;
-use forkyard_store::{StoreError, VmRecord};
+use forkyard_records::{StoreError, VmRecord};
 use forkyard_types::{FIRST_FAMILY_GID, VM_UIDS, VmId};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -13,7 +13,7 @@ use std::{
 };
 
 /// Group of a family's QEMUs.
-pub fn gid(number: forkyard_store::FamilyNo) -> u32 {
+pub fn gid(number: forkyard_records::FamilyNo) -> u32 {
     FIRST_FAMILY_GID + u32::from(number.0)
 }
 

@@ -3,7 +3,7 @@
 //! Nothing of them is known here: the agent keeps them, so a daemon that dies changes nothing.
 
 use crate::{Used, VmError};
-use forkyard_guestlink::{Exec, ExecOut, Guest};
+use forkyard_agent_link::{Exec, ExecOut, Guest};
 use forkyard_types::{ErrorKind, KeptCommand, VmName, WindowSize};
 
 /// A command that is kept cannot be reached.

@@ -1,7 +1,7 @@
 //! A VM that QEMU stopped because the host's disk was full when it wrote, or what it read is at
 //! another host that does not answer: it goes on where it was once there is room, or that host is back.
 
-use crate::{Body, Vm, VmError};
+use crate::{RunningVm, Vm, VmError};
 use forkyard_vmm::RunState;
 use std::{sync::Arc, time::Duration};
 
@@ -11,7 +11,7 @@ const FULL: &str = "it could not use its disk and stands still until the host's 
 
 impl Vm {
     /// Has the VM go on whenever it stops by itself, as long as it runs at all.
-    pub fn watch_for_stops(self: &Arc<Self>, body: &Arc<Body>) {
+    pub fn watch_for_stops(self: &Arc<Self>, body: &Arc<RunningVm>) {
         let (vm, body) = (Arc::downgrade(self), Arc::downgrade(body));
         tokio::spawn(async move {
             loop {
@@ -39,9 +39,9 @@ impl Vm {
     }
 }
 
-async fn go_on(vm: &Vm, body: &Body) -> Result<(), VmError> {
+async fn go_on(vm: &Vm, body: &RunningVm) -> Result<(), VmError> {
     match body.machine.run_state().await? {
-        RunState::Failed => vm.note_silence(body, Some(FULL.to_owned())),
+        RunState::Failed => vm.set_unresponsive(body, Some(FULL.to_owned())),
         // Stopped for a fork, which has given up the turn: QEMU refused to go on then.
         RunState::Paused => {
             body.machine.cont().await?;
@@ -53,7 +53,7 @@ async fn go_on(vm: &Vm, body: &Body) -> Result<(), VmError> {
     // If there is still no room it stops again at once.
     tokio::time::sleep(AGAIN).await;
     if body.machine.run_state().await? == RunState::Running {
-        vm.note_silence(body, None);
+        vm.set_unresponsive(body, None);
         if let Err(error) = body.guest.stood_still().await {
             tracing::debug!(vm = %vm.name(), error = &error as &dyn std::error::Error, "its clock is behind");
         }

@@ -1,6 +1,6 @@
 //! Uses of a VM from outside: counted, so that one that is not used can be put to sleep.
 
-use crate::{Body, Vm, VmError, alive::Lost};
+use crate::{RunningVm, Vm, VmError, alive::Lost};
 use std::{
     sync::{
         Arc,
@@ -79,7 +79,7 @@ impl Used {
         }
     }
 
-    pub(crate) fn answering(&self) -> Result<Arc<Body>, VmError> {
+    pub(crate) fn answering(&self) -> Result<Arc<RunningVm>, VmError> {
         self.vm.answering()
     }
 

@@ -1,12 +1,12 @@
 //! One VM as its host knows it.
 
 use crate::{
-    Attached, Body, Life, Turn, UnderWay, Uses, VmError, events, ports::Places, turn::Turns,
+    Attached, Life, RunningVm, Turn, UnderWay, Uses, VmError, events, ports::Places, turn::Turns,
 };
+use forkyard_agent_link::Cloned;
 use forkyard_events::Broadcast;
-use forkyard_guestlink::Cloned;
 use forkyard_network::Subnet;
-use forkyard_store::{Moving, Store, StoreError, VmRecord};
+use forkyard_records::{Moving, Store, StoreError, VmRecord};
 use forkyard_types::{Address, FamilyId, Member, Terms, VmId, VmName, VmState, VmView};
 use std::{
     any::Any,
@@ -162,8 +162,8 @@ impl Vm {
     }
 
     /// Notes why its agent or machine does not answer; none: it does again.
-    pub fn note_silence(&self, body: &Body, why: Option<String>) {
-        let before = body.note_silence(why.clone());
+    pub fn set_unresponsive(&self, body: &RunningVm, why: Option<String>) {
+        let before = body.set_unresponsive(why.clone());
         if let Some(events) = self.events.get()
             && before != why
         {
@@ -177,7 +177,7 @@ impl Vm {
     }
 
     /// Returns the running machine, or the error that nothing runs.
-    pub fn body(&self) -> Result<Arc<Body>, VmError> {
+    pub fn body(&self) -> Result<Arc<RunningVm>, VmError> {
         let life = lock(&self.life);
         if let Some(body) = life.body() {
             return Ok(body.clone());
@@ -228,7 +228,7 @@ impl Vm {
     }
 
     /// Puts another connection to the same machine in the place of this one.
-    pub fn replace_body(&self, body: Arc<Body>) {
+    pub fn replace_body(&self, body: Arc<RunningVm>) {
         let mut life = lock(&self.life);
         let replaced = match &*life {
             Life::Running(_) => Life::Running(body),
@@ -243,7 +243,7 @@ impl Vm {
     }
 
     /// Takes its machine, which has ended or is about to be ended by the caller.
-    pub fn take_body(&self) -> Option<Arc<Body>> {
+    pub fn take_running(&self) -> Option<Arc<RunningVm>> {
         let mut life = lock(&self.life);
         let body = life.body()?.clone();
         *life = Life::Ending;
@@ -263,7 +263,7 @@ impl Vm {
 
     /// Returns the running machine, or the error that it is paused or does not
     /// run.
-    pub fn awake(&self) -> Result<Arc<Body>, VmError> {
+    pub fn awake(&self) -> Result<Arc<RunningVm>, VmError> {
         let moving = lock(&self.moving);
         let vm = self.name();
         match (self.is_paused(), moving.as_ref()) {
@@ -277,7 +277,7 @@ impl Vm {
     }
 
     /// The running part of a VM whose agent answers; otherwise the error that says why it cannot.
-    pub fn answering(&self) -> Result<Arc<Body>, VmError> {
+    pub fn answering(&self) -> Result<Arc<RunningVm>, VmError> {
         let body = self.awake()?;
         match self.silence() {
             Some(why) => Err(VmError::Silent {

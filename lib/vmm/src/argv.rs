@@ -3,13 +3,13 @@
 //! function for both.
 
 use crate::{
-    BootSpec, Kernel, MachineSpec, RootDisk, ShellSpec, VmmError, growth, plumbing::Numbers,
+    BootSpec, Kernel, MachineSpec, RootDisk, ShellSpec, VmmError, growth, inherited::Numbers,
 };
 use forkyard_types::NbdDisk;
 use serde_json::{Value, json};
 use std::path::Path;
 
-/// Path of the table of firmware, in a machine's room.
+/// Path of the table of firmware, in a machine's jail.
 pub(crate) const TABLE: &str = "/growth.aml";
 /// Name of the virtio-serial port the agent talks through.
 const AGENT_PORT: &str = "org.forkyard.agent";

@@ -13,7 +13,7 @@
 
 use crate::{
     VmmError, files,
-    halves::{self, Halves, Names},
+    rotating_log::{self, Names, RotatingLog},
 };
 use std::{
     io,
@@ -58,7 +58,7 @@ pub struct Following {
 
 #[derive(Debug)]
 struct Log {
-    kept: Halves,
+    kept: RotatingLog,
     /// None once nothing follows.
     news: Option<broadcast::Sender<Arc<[u8]>>>,
 }
@@ -71,7 +71,7 @@ impl Console {
         let (news, _) = broadcast::channel(BEHIND);
         let (typed, pieces) = mpsc::channel(TYPED);
         let log = Arc::new(Mutex::new(Log {
-            kept: Halves::new(dir, LOG),
+            kept: RotatingLog::new(dir, LOG),
             news: Some(news),
         }));
         match connect(&dir.join(files::CONSOLE_SOCKET)) {
@@ -127,7 +127,7 @@ impl Following {
 /// Reads the console output that is kept of a machine whose directory this is
 /// or was, 1 MiB at most. Blocks for a read of that.
 pub fn kept(dir: &Path) -> Result<Vec<u8>, VmmError> {
-    halves::kept(dir, LOG)
+    rotating_log::kept(dir, LOG)
 }
 
 fn connect(socket: &Path) -> io::Result<(OwnedReadHalf, OwnedWriteHalf)> {
@@ -193,7 +193,7 @@ fn lock(log: &Mutex<Log>) -> MutexGuard<'_, Log> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::halves::HALF;
+    use crate::rotating_log::HALF;
     use std::{
         fs,
         io::{Read, Write as _},

@@ -1,7 +1,7 @@
 //! Interface to a virtual machine monitor.
 
 use crate::{
-    Accel, AccelChoice, BootSpec, Console, Exit, MachineRecord, Precedence, Probe, Region,
+    Accel, AccelChoice, BootSpec, Console, Exit, MachineRecord, Probe, Region, SchedBoost,
     ShellSpec, Verdict, VmmError,
 };
 use async_trait::async_trait;
@@ -115,7 +115,7 @@ pub trait Machine: fmt::Debug + Send + Sync {
     /// Has the threads that serve the machine, not those that run its guest, go
     /// before all guests of the host until this is dropped: for as long as the
     /// guest stands still and waits for them. None where the engine has no such threads.
-    fn precedence(&self) -> Option<Precedence>;
+    fn precedence(&self) -> Option<SchedBoost>;
 
     /// Stops the vCPUs. No error if they stand still.
     async fn stop(&self) -> Result<(), VmmError>;

@@ -14,7 +14,7 @@ use crate::{
     layout::{LOW, SPLIT},
     link::Link,
 };
-use forkyard_sys_host::room::Room;
+use forkyard_sys_host::jail::Jail;
 use forkyard_types::ByteCount;
 use qapi::qmp;
 use std::{fs::File, io::Write, num::NonZeroU8, os::unix::fs::OpenOptionsExt};
@@ -143,9 +143,9 @@ pub(crate) fn below_4g(booted: ByteCount, memory: ByteCount) -> Option<ByteCount
     (booted < memory && booted <= LOW).then_some(booted)
 }
 
-/// Puts the table into the room of a machine that is to boot. Blocks for some calls.
-pub(crate) fn furnish(room: &Room) -> Result<(), VmmError> {
-    let written = room.within(|| {
+/// Puts the table into the jail of a machine that is to boot. Blocks for some calls.
+pub(crate) fn furnish(jail: &Jail) -> Result<(), VmmError> {
+    let written = jail.within(|| {
         let mut file = File::options()
             .write(true)
             .create_new(true)

@@ -1,16 +1,16 @@
 //! A QEMU that runs.
 
 use crate::{
-    Cause, Console, Exit, Machine, MachineRecord, Overlay, Precedence, Region, RunState, Told,
+    Cause, Console, Exit, Machine, MachineRecord, Overlay, Region, RunState, SchedBoost, Told,
     VmmError,
     console::blocking,
     disk::{self, Disk},
     files, growth,
+    inherited::StateFile,
+    jail,
     link::Link,
-    plumbing::StateFile,
     region,
-    remains::Remains,
-    room,
+    resources::QemuResources,
 };
 use async_trait::async_trait;
 use forkyard_sys_host::userfault::Userfault;
@@ -29,7 +29,7 @@ use tokio::sync::Mutex;
 pub struct QemuMachine {
     record: MachineRecord,
     link: Link,
-    remains: Remains,
+    resources: QemuResources,
     agent: PathBuf,
     console: Console,
     ram: OnceLock<Region>,
@@ -43,7 +43,7 @@ impl QemuMachine {
     pub(crate) fn new(
         record: MachineRecord,
         link: Link,
-        remains: Remains,
+        resources: QemuResources,
         state_out: StateFile,
         disk: Disk,
     ) -> Self {
@@ -52,7 +52,7 @@ impl QemuMachine {
             console: Console::attach(&record.dir),
             record,
             link,
-            remains,
+            resources,
             ram: OnceLock::new(),
             disk: Mutex::new(disk),
             state_out: Mutex::new(state_out),
@@ -66,11 +66,11 @@ impl QemuMachine {
         self.link.ask_human(line).await
     }
 
-    /// Takes files out of QEMU's room that it has closed. If that fails they
+    /// Takes files out of QEMU's jail that it has closed. If that fails they
     /// stay, and take up space, for as long as QEMU lives.
     async fn hide(&self, files: Vec<PathBuf>) {
         let process = self.record.process;
-        if let Err(error) = blocking(move || room::remove(process, &files)).await {
+        if let Err(error) = blocking(move || jail::remove(process, &files)).await {
             tracing::warn!(%process, error = &error as &dyn std::error::Error, "files stay with QEMU");
         }
     }
@@ -114,8 +114,8 @@ impl Machine for QemuMachine {
         &self.console
     }
 
-    fn precedence(&self) -> Option<Precedence> {
-        Some(Precedence::of(self.link.process()))
+    fn precedence(&self) -> Option<SchedBoost> {
+        Some(SchedBoost::of(self.link.process()))
     }
 
     async fn stop(&self) -> Result<(), VmmError> {
@@ -139,7 +139,7 @@ impl Machine for QemuMachine {
 
     async fn prepare_overlay(&self, path: &Path) -> Result<Overlay, VmmError> {
         let (process, file) = (self.record.process, path.to_owned());
-        blocking(move || room::add(process, &file)).await?;
+        blocking(move || jail::add(process, &file)).await?;
         let prepared = self.disk.lock().await.prepare(&self.link, path).await;
         if prepared.is_err() {
             self.hide(vec![path.to_owned()]).await;
@@ -244,7 +244,7 @@ impl Machine for QemuMachine {
     }
 
     async fn kill(&self) -> Result<(), VmmError> {
-        self.remains.end().await
+        self.resources.end().await
     }
 
     async fn quit(&self) -> Result<(), VmmError> {
@@ -253,7 +253,7 @@ impl Machine for QemuMachine {
             Ok(_) | Err(VmmError::Died { .. }) => {}
             Err(error) => return Err(error),
         }
-        self.remains.end_by_itself().await
+        self.resources.end_by_itself().await
     }
 
     fn stopped(&self) -> BoxFuture<'static, ()> {

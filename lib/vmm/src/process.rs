@@ -3,7 +3,7 @@
 //! It may be our child, or one that an earlier daemon started. Either is held
 //! by descriptor, so that its number may pass to another without harm.
 
-use crate::words::Words;
+use crate::qemu_log::QemuLog;
 use forkyard_sys_host::process::{Ending, PidFd};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -78,7 +78,7 @@ impl Held {
 impl Process {
     /// Watches a child; it is reaped as it ends. A child that cannot be
     /// watched is killed.
-    pub(crate) fn of_child(mut child: Child, words: Words) -> io::Result<Self> {
+    pub(crate) fn of_child(mut child: Child, words: QemuLog) -> io::Result<Self> {
         let held = || {
             // An unreaped child keeps its number.
             let handle = PidFd::open(child.id())?;
@@ -98,7 +98,7 @@ impl Process {
     /// ended.
     pub(crate) fn of_stranger(
         id: ProcessId,
-        listen: impl FnOnce() -> Words,
+        listen: impl FnOnce() -> QemuLog,
     ) -> io::Result<Option<Self>> {
         let handle = match PidFd::open(id.pid) {
             Err(error) if error.raw_os_error() == Some(nix::libc::ESRCH) => return Ok(None),
@@ -117,7 +117,7 @@ impl Process {
         }
     }
 
-    fn watch(id: ProcessId, held: Held, mut child: Option<Child>, words: Words) -> Self {
+    fn watch(id: ProcessId, held: Held, mut child: Option<Child>, words: QemuLog) -> Self {
         let Held { handle, ending } = held;
         let (sender, exit) = watch::channel(None);
         tokio::spawn(async move {
@@ -169,8 +169,8 @@ mod tests {
         process::{Command, Stdio},
     };
 
-    fn child(script: &str, dir: &Path) -> (Child, Words) {
-        let (stderr, words) = Words::lay(dir).expect("pipe");
+    fn child(script: &str, dir: &Path) -> (Child, QemuLog) {
+        let (stderr, words) = QemuLog::lay(dir).expect("pipe");
         let child = Command::new("sh")
             .args(["-c", script])
             .stderr(stderr)

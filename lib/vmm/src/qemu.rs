@@ -6,13 +6,13 @@ use crate::{
     cgroup::Parent,
     disk::Disk,
     files, growth,
+    inherited::{InheritedFds, StateFile},
+    jail,
     link::Link,
-    plumbing::{Plumbing, StateFile},
-    precedence,
     process::Process,
-    remains::{Remains, Tether},
-    room,
-    words::Words,
+    qemu_log::QemuLog,
+    resources::{KillOnDrop, QemuResources},
+    sched_boost,
 };
 use async_trait::async_trait;
 use forkyard_sys_host::filter::Filter;
@@ -80,7 +80,7 @@ pub struct Qemu {
 
 /// A QEMU whose monitor answers.
 pub(crate) struct Started {
-    pub(crate) tether: Tether,
+    pub(crate) kill_on_drop: KillOnDrop,
     pub(crate) link: Link,
     pub(crate) record: MachineRecord,
     pub(crate) state_out: StateFile,
@@ -89,7 +89,7 @@ pub(crate) struct Started {
 /// A QEMU about to be started.
 struct Plan {
     machine: MachineSpec,
-    plumbing: Plumbing,
+    plumbing: InheritedFds,
     args: Vec<String>,
     /// Files that it opens by name.
     files: Vec<PathBuf>,
@@ -100,7 +100,7 @@ struct Plan {
 
 /// A QEMU that was just started.
 struct Spawned {
-    tether: Tether,
+    kill_on_drop: KillOnDrop,
     process: Process,
     record: MachineRecord,
     state_out: StateFile,
@@ -132,7 +132,7 @@ impl Qemu {
         // ends with a tether, so that no process is forgotten.
         let spawned = tokio::task::spawn_blocking(move || engine.spawn(plan()?));
         let Spawned {
-            tether,
+            kill_on_drop,
             process,
             record,
             state_out,
@@ -146,12 +146,12 @@ impl Qemu {
         };
         match Link::open(process, &record.dir.join(files::QMP), self.patience).await {
             Ok(link) => Ok(Started {
-                tether,
+                kill_on_drop,
                 link,
                 record,
                 state_out,
             }),
-            Err(error) => Err(tether.end_after(error).await),
+            Err(error) => Err(kill_on_drop.end_after(error).await),
         }
     }
 
@@ -164,14 +164,14 @@ impl Qemu {
             files,
             is_view,
         } = plan;
-        let room = room::build(room::Guest {
+        let jail = jail::build(jail::Guest {
             programs: [Some(&self.program), self.tracker.as_deref()],
             accel: machine.accel,
             files: &files,
         })?;
-        let state_out = StateFile::create_in(&room, machine.owner)?;
+        let state_out = StateFile::create_in(&jail, machine.owner)?;
         if !is_view {
-            growth::furnish(&room)?;
+            growth::furnish(&jail)?;
         }
         let (out, err) = (plumbing.log.try_clone(), plumbing.log);
         let out = out.map_err(VmmError::io("share", machine.dir.join(files::LOG_PIPE)))?;
@@ -202,9 +202,9 @@ impl Qemu {
         in_cgroup(&mut command, cgroup.door()?);
         let surroundings = Surroundings {
             network: self.network.clone(),
-            room,
+            jail,
             bounds: Bounds {
-                file: Some(room::largest_file(slice_of(&machine))?),
+                file: Some(jail::largest_file(slice_of(&machine))?),
                 ..machine.limits.bounds()
             },
             calls: Some(match machine.volumes {
@@ -232,7 +232,7 @@ impl Qemu {
             }
         };
         let process = Process::of_child(child, plumbing.words).map_err(spawn_error)?;
-        let tether = Tether::new(Remains {
+        let kill_on_drop = KillOnDrop::new(QemuResources {
             process: Some(process.clone()),
             cgroup: cgroup.clone(),
             dir: machine.dir.clone(),
@@ -247,7 +247,7 @@ impl Qemu {
             track_fd: track,
         };
         Ok(Spawned {
-            tether,
+            kill_on_drop,
             process,
             record,
             state_out,
@@ -255,10 +255,10 @@ impl Qemu {
     }
 
     /// Finds the parts of a record's machine that still exist.
-    fn remains(&self, record: &MachineRecord) -> Result<Remains, VmmError> {
-        let process = Process::of_stranger(record.process, || Words::listen(&record.dir))
+    fn resources(&self, record: &MachineRecord) -> Result<QemuResources, VmmError> {
+        let process = Process::of_stranger(record.process, || QemuLog::listen(&record.dir))
             .map_err(VmmError::io("watch process of", &record.dir))?;
-        Ok(Remains {
+        Ok(QemuResources {
             process,
             cgroup: self.cgroups.of(record.id),
             dir: record.dir.clone(),
@@ -272,7 +272,7 @@ impl Qemu {
         let disk = Disk::fresh(spec.machine.disk.as_ref());
         let started = self
             .start(move || {
-                let plumbing = Plumbing::lay(&spec.machine.dir, spec.machine.nic.take())?;
+                let plumbing = InheritedFds::lay(&spec.machine.dir, spec.machine.nic.take())?;
                 let args = argv::boot(&spec, plumbing.numbers)?;
                 let BootSpec { machine, kernel } = spec;
                 let mut files = files_of(&machine)?;
@@ -290,13 +290,13 @@ impl Qemu {
             })
             .await?;
         let Started {
-            tether,
+            kill_on_drop,
             link,
             record,
             state_out,
         } = started;
-        let remains = tether.release();
-        Ok(QemuMachine::new(record, link, remains, state_out, disk))
+        let resources = kill_on_drop.release();
+        Ok(QemuMachine::new(record, link, resources, state_out, disk))
     }
 
     /// Starts a shell, as [`Engine::shell`] does.
@@ -305,7 +305,7 @@ impl Qemu {
         let (state_in, inherited) = StateFile::create()?;
         let started = self
             .start(move || {
-                let mut plumbing = Plumbing::lay(&spec.machine.dir, spec.machine.nic.take())?;
+                let mut plumbing = InheritedFds::lay(&spec.machine.dir, spec.machine.nic.take())?;
                 plumbing.inherited.push(inherited);
                 let args = argv::shell(&spec, plumbing.numbers)?;
                 let ShellSpec {
@@ -330,12 +330,12 @@ impl Qemu {
     pub async fn adopt(&self, record: MachineRecord) -> Result<QemuMachine, VmmError> {
         let id = record.process;
         let gone = VmmError::Gone { process: id };
-        let remains = self.remains(&record)?;
-        let Some(process) = remains.process.clone() else {
+        let resources = self.resources(&record)?;
+        let Some(process) = resources.process.clone() else {
             return Err(gone);
         };
         let exited = process.exited();
-        match self.take_charge(record, remains, process).await {
+        match self.take_charge(record, resources, process).await {
             Ok(machine) => Ok(machine),
             // It may have been about to end, killed by the earlier daemon.
             Err(error) => match tokio::time::timeout(ENDS, exited).await {
@@ -350,15 +350,15 @@ impl Qemu {
     async fn take_charge(
         &self,
         record: MachineRecord,
-        remains: Remains,
+        resources: QemuResources,
         process: Process,
     ) -> Result<QemuMachine, VmmError> {
-        precedence::end_of(&process);
+        sched_boost::end_of(&process);
         let state_out = StateFile::of_process(record.process, record.state_fd)?;
         let link = Link::open(process, &record.dir.join(files::QMP), self.patience).await?;
         let disk = Disk::survey(&link).await?;
         disk.close_leftovers(&link).await?;
-        Ok(QemuMachine::new(record, link, remains, state_out, disk))
+        Ok(QemuMachine::new(record, link, resources, state_out, disk))
     }
 }
 
@@ -386,7 +386,7 @@ impl Engine for Qemu {
     }
 
     async fn discard(&self, record: &MachineRecord) -> Result<(), VmmError> {
-        self.remains(record)?.end().await
+        self.resources(record)?.end().await
     }
 
     fn vms(&self) -> Result<Vec<VmId>, VmmError> {
@@ -400,12 +400,12 @@ impl Engine for Qemu {
     }
 
     async fn clear(&self, vm: VmId, dir: &Path) -> Result<(), VmmError> {
-        let remains = Remains {
+        let resources = QemuResources {
             process: None,
             cgroup: self.cgroups.of(vm),
             dir: dir.to_owned(),
         };
-        remains.end().await
+        resources.end().await
     }
 
     fn cpu(&self, accel: Accel) -> Result<GuestCpu, VmmError> {
@@ -451,7 +451,7 @@ impl Engine for Qemu {
 
 /// The files of a machine's disk.
 fn files_of(machine: &MachineSpec) -> Result<Vec<PathBuf>, VmmError> {
-    let slices = slice_of(machine).map(room::chain);
+    let slices = slice_of(machine).map(jail::chain);
     let mut files = slices.unwrap_or_else(|| Ok(Vec::new()))?;
     // As a folder: the socket in it is another once the server was started again.
     files.extend(machine.volumes.clone());

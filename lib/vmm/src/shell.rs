@@ -1,8 +1,8 @@
 //! A QEMU that waits for a state.
 
 use crate::{
-    Exit, Machine, MachineRecord, Precedence, QemuMachine, Shell, VmmError, disk::Disk, link::Link,
-    plumbing::StateFile, qemu::Started, remains::Tether,
+    Exit, Machine, MachineRecord, QemuMachine, SchedBoost, Shell, VmmError, disk::Disk,
+    inherited::StateFile, link::Link, qemu::Started, resources::KillOnDrop,
 };
 use async_trait::async_trait;
 use futures::{FutureExt as _, future::BoxFuture};
@@ -11,7 +11,7 @@ use qapi::qmp;
 /// A shell on QEMU.
 #[derive(Debug)]
 pub struct QemuShell {
-    tether: Tether,
+    kill_on_drop: KillOnDrop,
     link: Link,
     record: MachineRecord,
     state_out: StateFile,
@@ -22,13 +22,13 @@ pub struct QemuShell {
 impl QemuShell {
     pub(crate) fn new(started: Started, state_in: StateFile, disk: Disk) -> Self {
         let Started {
-            tether,
+            kill_on_drop,
             link,
             record,
             state_out,
         } = started;
         Self {
-            tether,
+            kill_on_drop,
             link,
             record,
             state_out,
@@ -40,7 +40,7 @@ impl QemuShell {
     /// Cancel-safe: the shell stays as it is, or has taken the state.
     async fn take(&self, descriptor: &[u8]) -> Result<(), VmmError> {
         self.state_in.put(descriptor)?;
-        let _precedence = Precedence::of(self.link.process());
+        let _precedence = SchedBoost::of(self.link.process());
         self.link
             .ask(qmp::migrate_incoming {
                 uri: self.state_in.number().map(|number| format!("fd:{number}")),
@@ -61,22 +61,22 @@ impl QemuShell {
     pub async fn load(self, descriptor: &[u8]) -> Result<QemuMachine, VmmError> {
         match self.take(descriptor).await {
             Ok(()) => {
-                let remains = self.tether.release();
+                let resources = self.kill_on_drop.release();
                 Ok(QemuMachine::new(
                     self.record,
                     self.link,
-                    remains,
+                    resources,
                     self.state_out,
                     self.disk,
                 ))
             }
-            Err(error) => Err(self.tether.end_after(error).await),
+            Err(error) => Err(self.kill_on_drop.end_after(error).await),
         }
     }
 
     /// Ends it, as [`Shell::kill`] does.
     pub async fn kill(self) -> Result<(), VmmError> {
-        self.tether.end().await
+        self.kill_on_drop.end().await
     }
 }
 

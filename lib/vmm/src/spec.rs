@@ -149,7 +149,7 @@ pub struct MachineRecord {
     /// Accelerator.
     pub accel: Accel,
     /// QEMU's number of the descriptor it saves device state through; none of
-    /// one that does so through a file in its room.
+    /// one that does so through a file in its jail.
     pub state_fd: Option<i32>,
     /// QEMU's number of the descriptor its memory is watched by, if it has one.
     pub track_fd: i32,

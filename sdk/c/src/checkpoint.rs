@@ -1,7 +1,7 @@
 //! Checkpoints: an instant that is kept, and cloned later.
 
 use crate::{ErrorCode, Ticket, call, fail, no_ticket, team};
-use forkyard_guestlink::Checkpointing;
+use forkyard_agent_link::Checkpointing;
 use forkyard_types::VmId;
 use std::ffi::{CStr, c_char, c_int};
 

@@ -4,7 +4,7 @@
 //! it: the agent finds it in the process's memory map. It ends with the
 //! process, and is copied by fork(2) with everything else.
 
-use forkyard_guestlink::SOCKET;
+use forkyard_agent_link::SOCKET;
 use std::{fs::File, io, os::fd::AsRawFd, path::Path, ptr};
 
 const PAGE: usize = 4096;

@@ -1,6 +1,6 @@
 //! libforkyard: the fork API for C, in the guest.
 //!
-//! A thin face over [`forkyard_guestlink::Client`]: it turns results into
+//! A thin face over [`forkyard_agent_link::Client`]: it turns results into
 //! return codes and keeps the reason of a thread's last failure.
 #![allow(unsafe_code)] // a C interface takes pointers; each is checked for null
 
@@ -9,7 +9,7 @@ mod disjoint;
 mod generator;
 mod team;
 
-use forkyard_guestlink::{CallError, Client, CloneEnd, Cloning};
+use forkyard_agent_link::{CallError, Client, CloneEnd, Cloning};
 use forkyard_types::{ErrorKind, Ticket as Granted, TicketId, TicketKind};
 use std::{
     cell::RefCell,

@@ -8,7 +8,7 @@
 //! In a clone of the clone the processes are there, too, but their numbers were
 //! another VM's.
 
-use forkyard_guestlink::{Client, CloneEnd};
+use forkyard_agent_link::{Client, CloneEnd};
 use forkyard_types::Epoch;
 use libc::pid_t;
 use std::{

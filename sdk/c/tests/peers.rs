@@ -1,6 +1,6 @@
 //! C and Python programs against an agent that speaks real frames.
 
-use forkyard_guestlink::{Answer, Ask, CloneEnd, FrameReader, Request, SOCKET_ENV, send};
+use forkyard_agent_link::{Answer, Ask, CloneEnd, FrameReader, Request, SOCKET_ENV, send};
 use forkyard_types::{ApiError, ErrorKind, Ticket, TicketClone, TicketId, TicketKind};
 use std::{
     net::Ipv4Addr,

@@ -3,17 +3,17 @@
 //!
 //! ```text
 //! Users::mapped: a user namespace, its users a range of the host's
-//! contain: room -> /proc and /dev of its own -> those users, as their root -> mounts of its own
+//! contain: jail -> /proc and /dev of its own -> those users, as their root -> mounts of its own
 //! ```
 //!
-//! What such a program makes belongs to users of the range; it may mount, in its room alone, and make no
+//! What such a program makes belongs to users of the range; it may mount, in its jail alone, and make no
 //! device. The network is the caller's.
 
 use crate::{
+    jail::Jail,
     process::{
         Bounds, Ends, bound, check, die_as_others_do, end_with, join_own_keyring, keep_only,
     },
-    room::Room,
 };
 use std::{
     fs::{self, File},
@@ -39,18 +39,18 @@ pub struct Users(Arc<OwnedFd>);
 
 impl Users {
     /// Makes one whose users and groups, from root on, are these of the host, for programs in this
-    /// room, which has `cat`. Needs root. Blocks for some milliseconds.
-    pub fn mapped(to: &Range<u32>, room: &Room) -> io::Result<Self> {
+    /// jail, which has `cat`. Needs root. Blocks for some milliseconds.
+    pub fn mapped(to: &Range<u32>, jail: &Jail) -> io::Result<Self> {
         // A process of its own: a thread cannot enter one. It reads until this end is closed. Made from
-        // within the room: a process in a chroot, as the caller may be, can make none.
-        let room = room.as_raw_fd();
+        // within the jail: a process in a chroot, as the caller may be, can make none.
+        let jail = jail.as_raw_fd();
         let mut command = Command::new("cat");
         command.stdin(Stdio::piped()).stdout(Stdio::null());
         // SAFETY: between fork and exec the closure makes two system calls, which take integers; the
-        // descriptor is the room's, which outlives the start of the process.
+        // descriptor is the jail's, which outlives the start of the process.
         unsafe {
             command.pre_exec(move || {
-                check(libc::setns(room, libc::CLONE_NEWNS))?;
+                check(libc::setns(jail, libc::CLONE_NEWNS))?;
                 check(libc::unshare(libc::CLONE_NEWUSER))
             });
         }
@@ -76,19 +76,19 @@ pub struct Contained {
     /// Users that there are.
     pub users: Users,
     /// The only files there are.
-    pub room: Room,
+    pub jail: Jail,
     /// Bounds of each of its processes.
     pub bounds: Bounds,
     /// Event that ends it at the latest.
     pub ends: Ends,
 }
 
-/// Makes `command` start as root of those users, in that room. To be started by
+/// Makes `command` start as root of those users, in that jail. To be started by
 /// [`spawn_first_and_stay`](crate::process::spawn_first_and_stay): what it starts ends with it.
 pub fn contain(command: &mut Command, to: Contained) {
     let Contained {
         users,
-        room,
+        jail,
         bounds,
         ends,
     } = to;
@@ -99,9 +99,9 @@ pub fn contain(command: &mut Command, to: Contained) {
         command.pre_exec(move || {
             check(libc::setsid())?;
             die_as_others_do();
-            check(libc::setns(room.as_raw_fd(), libc::CLONE_NEWNS))?;
+            check(libc::setns(jail.as_raw_fd(), libc::CLONE_NEWNS))?;
             for place in [PROC, SYS] {
-                // It is the room's own, and there already if something else was put below it.
+                // It is the jail's own, and there already if something else was put below it.
                 libc::mkdir(place.as_ptr(), MODE);
             }
             let flags = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
@@ -147,8 +147,8 @@ pub fn contain(command: &mut Command, to: Contained) {
 mod tests {
     use super::*;
     use crate::{
+        jail::{Piece, Use, programs},
         process::spawn_first_and_stay,
-        room::{Piece, Use, programs},
     };
     use std::os::unix::fs::{MetadataExt, chown};
 
@@ -163,10 +163,10 @@ mod tests {
         let (mut pieces, links) = programs().expect("root");
         pieces.push(Piece::of(&own, Use::Tree).expect("there"));
         pieces.push(Piece::of("/etc/shadow".as_ref(), Use::Program).expect("there"));
-        let room = Room::build(pieces, links).expect("root");
+        let jail = Jail::build(pieces, links).expect("root");
         let contained = Contained {
-            users: Users::mapped(&IDS, &room).expect("root"),
-            room,
+            users: Users::mapped(&IDS, &jail).expect("root"),
+            jail,
             bounds: Bounds::default(),
             ends: Ends::WithStarter,
         };

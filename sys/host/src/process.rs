@@ -5,7 +5,7 @@
 //! ends and its number is given to another, the descriptor still names the
 //! first, so that neither a wait nor a signal can reach a stranger.
 
-use crate::{filter::Filter, room::Room};
+use crate::{filter::Filter, jail::Jail};
 use std::{
     ffi::CStr,
     io,
@@ -139,7 +139,7 @@ pub struct Surroundings {
     /// A network.
     pub network: Arc<OwnedFd>,
     /// The only files there are.
-    pub room: Room,
+    pub jail: Jail,
     /// Limits on its resources, wherever there are no cgroups to set them.
     pub bounds: Bounds,
     /// The system calls it may make; none for all of them.
@@ -162,11 +162,11 @@ pub enum Ends {
 /// A right that root may be left with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Capability {
-    /// Reads whatever there is in its room, whichever user owns it.
+    /// Reads whatever there is in its jail, whichever user owns it.
     ReadAll,
     /// Gives files to any user.
     ChangeOwners,
-    /// Reads, writes and passes whatever there is in its room.
+    /// Reads, writes and passes whatever there is in its jail.
     ReachAll,
     /// Does with any file what its owner may.
     OwnAll,
@@ -211,7 +211,7 @@ pub struct Bounds {
 /// Makes `command` start a process in a session of its own, in the surroundings
 /// given, with these credentials, without capabilities and without a way to any,
 /// and with no descriptors but the three standard ones and `inherited`, which keep
-/// their numbers. The program is looked for in its room.
+/// their numbers. The program is looked for in its jail.
 ///
 /// The descriptors are closed on this side when `command` is dropped.
 pub fn isolate(
@@ -222,7 +222,7 @@ pub fn isolate(
 ) {
     let Surroundings {
         network,
-        room,
+        jail,
         bounds,
         calls,
         capabilities,
@@ -240,7 +240,7 @@ pub fn isolate(
             check(libc::setsid())?;
             die_as_others_do();
             check(libc::setns(network.as_raw_fd(), libc::CLONE_NEWNET))?;
-            check(libc::setns(room.as_raw_fd(), libc::CLONE_NEWNS))?;
+            check(libc::setns(jail.as_raw_fd(), libc::CLONE_NEWNS))?;
             // Shared memory, queues, the place in the tree of cgroups and the host's name are
             // its own; keys of the daemon's session are not in it.
             let own = libc::CLONE_NEWIPC | libc::CLONE_NEWCGROUP | libc::CLONE_NEWUTS;

@@ -108,11 +108,11 @@ pub const OWN: u32 = 2;
 /// Threads that they start are usual ones.
 #[derive(Debug)]
 #[must_use = "precedence ends when this is dropped"]
-pub struct Precedence {
+pub struct SchedBoost {
     threads: Vec<u32>,
 }
 
-impl Precedence {
+impl SchedBoost {
     /// Gives it to these threads, as far as they are there, are usual ones, and the
     /// host lets us; with this priority among those that have it, from 1 to 99.
     pub fn give(threads: impl IntoIterator<Item = u32>, priority: u32) -> Self {
@@ -131,7 +131,7 @@ impl Precedence {
     }
 }
 
-impl Drop for Precedence {
+impl Drop for SchedBoost {
     fn drop(&mut self) {
         for &thread in &self.threads {
             // It may have ended meanwhile, or never have been given it.
@@ -194,15 +194,15 @@ mod tests {
             let own = || vec![nix::unistd::gettid().as_raw().unsigned_abs()];
             set_class(0, Class::Usual(7)).expect("usual");
             let before = told();
-            let given = Precedence::give(own(), OWN);
+            let given = SchedBoost::give(own(), OWN);
             assert_eq!(told().0, "1");
             drop(given);
             assert_eq!(told(), before);
-            std::mem::forget(Precedence::give(own(), UNTRUSTED));
-            Precedence::take_back(own());
+            std::mem::forget(SchedBoost::give(own(), UNTRUSTED));
+            SchedBoost::take_back(own());
             assert_eq!(told(), before);
             set_class(0, Class::First(9)).expect("root");
-            drop(Precedence::give(own(), OWN));
+            drop(SchedBoost::give(own(), OWN));
             assert_eq!(told().0, "1", "it was no usual one");
         });
         thread.join().expect("no panic");

@@ -1,7 +1,7 @@
 //! Fixtures that tests of dispatchers share: processes that pass for VMs, and
 //! dispatchers.
 
-use forkyard_dispatch::{
+use forkyard_vcpu_dispatch::{
     protocol::{Reply, Request, Shown},
     socket::ask,
     threads,

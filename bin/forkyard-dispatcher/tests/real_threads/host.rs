@@ -2,11 +2,11 @@
 //! groups.
 
 use crate::common::{Daemon, Vm, tell};
-use forkyard_dispatch::{
+use forkyard_sched::Policy;
+use forkyard_vcpu_dispatch::{
     freezer::PREFIX,
     protocol::{Level, Request, Shown, Wanted},
 };
-use forkyard_sched::Policy;
 use nix::sys::signal::Signal;
 use std::{
     fs,

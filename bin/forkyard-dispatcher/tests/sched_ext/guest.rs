@@ -2,7 +2,7 @@
 //! kernel.
 
 use crate::common::{Daemon, Vm, until};
-use forkyard_dispatch::protocol::{Request, Shown, Wanted};
+use forkyard_vcpu_dispatch::protocol::{Request, Shown, Wanted};
 use nix::{
     sched::{CpuSet, sched_getaffinity, sched_setaffinity},
     time::{ClockId, clock_gettime},

@@ -2,7 +2,7 @@
 //! `/proc/PID/pagemap`: that takes rights which programs need not have.
 
 use super::calls::refusal;
-use forkyard_guestlink::{Frames, MOST_FRAMES, joined};
+use forkyard_agent_link::{Frames, MOST_FRAMES, joined};
 use forkyard_types::{ApiError, ErrorKind, PAGE_SIZE};
 use std::{
     fs::File,

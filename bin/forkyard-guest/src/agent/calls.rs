@@ -8,7 +8,9 @@ use super::{
     identity,
     outbox::Outbox,
 };
-use forkyard_guestlink::{Answer, Ask, CallId, Cloned, FrameReader, Request, SOCKET, ToHost, send};
+use forkyard_agent_link::{
+    Answer, Ask, CallId, Cloned, FrameReader, Request, SOCKET, ToHost, send,
+};
 use forkyard_types::{ApiError, Epoch, ErrorKind, RequestId, TicketId};
 use std::{
     collections::{BTreeMap, BTreeSet},

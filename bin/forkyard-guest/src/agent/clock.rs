@@ -14,7 +14,7 @@
 //! question whether it is there may be before its word that it stood still.
 
 use crate::init::{Outcome, doing};
-use forkyard_guestlink::ToHost;
+use forkyard_agent_link::ToHost;
 use nix::{
     sys::time::TimeSpec,
     time::{ClockId, clock_gettime, clock_settime},

@@ -10,7 +10,7 @@
 //! it. A clone's copy of a process holds nothing: the agent forgets all of this when
 //! it becomes a clone. So does an agent that dies; its tickets are then the VM's own.
 
-use forkyard_guestlink::{Ask, CallId, Request};
+use forkyard_agent_link::{Ask, CallId, Request};
 use forkyard_sys_guest::process::Process;
 use forkyard_types::{RequestId, TicketId};
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};

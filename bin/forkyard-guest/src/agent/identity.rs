@@ -18,7 +18,7 @@ pub mod secrets;
 
 use super::userland::Userland;
 use crate::init::{Outcome, doing};
-use forkyard_guestlink::{Cloned, IDENTITY_FILE, Identify, SOCKET};
+use forkyard_agent_link::{Cloned, IDENTITY_FILE, Identify, SOCKET};
 use forkyard_sys_guest::random;
 use forkyard_types::{Epoch, Identity};
 use network::Connections;

@@ -16,7 +16,7 @@ use super::{
     outbox::Outbox,
     output::{self, Passage, Sink},
 };
-use forkyard_guestlink::{Command, Session, Stream, ToHost, WINDOW};
+use forkyard_agent_link::{Command, Session, Stream, ToHost, WINDOW};
 use forkyard_types::{ExitStatus, KeptCommand, NotStarted};
 use log::{Reader, Said};
 use std::{

@@ -3,7 +3,7 @@
 
 use super::{cgroup::CommandGroup, group::Mark, identity, userland::Userland};
 use crate::{init::entry, who};
-use forkyard_guestlink as link;
+use forkyard_agent_link as link;
 use forkyard_sys_guest::command;
 use forkyard_types::{EntryPoint, NotStarted, WindowSize};
 use nix::{

@@ -1,7 +1,7 @@
 //! Messages of the agent to the host, in order, and held back while the host
 //! wants silence.
 
-use forkyard_guestlink::{ToHost, send};
+use forkyard_agent_link::{ToHost, send};
 use std::{
     collections::VecDeque,
     fs::File,

@@ -1,6 +1,6 @@
 //! Reading what a command writes, until it has ended and said all.
 
-use forkyard_guestlink::{CHUNK, Stream};
+use forkyard_agent_link::{CHUNK, Stream};
 use forkyard_types::{ExitStatus, NotStarted};
 use nix::{
     errno::Errno,

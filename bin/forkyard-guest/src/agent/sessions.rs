@@ -15,7 +15,7 @@ use super::{
     output::{self, Passage, Sink},
     userland::Userland,
 };
-use forkyard_guestlink::{Command, Session, Stream, ToHost, WINDOW};
+use forkyard_agent_link::{Command, Session, Stream, ToHost, WINDOW};
 use forkyard_types::WindowSize;
 use nix::{sys::signal::Signal, unistd::Pid};
 use std::{

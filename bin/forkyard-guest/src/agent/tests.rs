@@ -1,7 +1,7 @@
 //! The agent, in a guest whose cgroups are plain files.
 
 use super::*;
-use forkyard_guestlink::Session;
+use forkyard_agent_link::Session;
 use forkyard_types::ExitStatus;
 use std::{
     fs::{self, File},
@@ -89,7 +89,7 @@ impl Guest {
     fn exec(&mut self, session: u32, script: &str) {
         self.agent.act(ToGuest::Exec {
             session: Session(session),
-            command: Box::new(forkyard_guestlink::Command {
+            command: Box::new(forkyard_agent_link::Command {
                 argv: ["sh", "-c", script].map(str::to_owned).to_vec(),
                 ..Default::default()
             }),
@@ -104,7 +104,7 @@ fn hello_while_held_is_answered_at_once_and_lets_nothing_else_out() {
     guest.quiesce(fork);
     assert_eq!(guest.hear(), ToHost::Quiesced { fork, failed: None });
     let waits = ToHost::Forget {
-        call: forkyard_guestlink::CallId(1),
+        call: forkyard_agent_link::CallId(1),
     };
     guest.agent.act(ToGuest::Hello { version: VERSION });
     guest.agent.outbox.push(waits.clone());

@@ -17,7 +17,7 @@ use super::{
     report::{Ended, Into, Key, Order, Report, TaskNo},
     report_failed,
 };
-use forkyard_guestlink::{Client, CloneEnd, Cloning, FrameReader, IDENTITY_FILE, SOCKET, send};
+use forkyard_agent_link::{Client, CloneEnd, Cloning, FrameReader, IDENTITY_FILE, SOCKET, send};
 use forkyard_types::{Ticket, TicketKind};
 use nix::{
     ifaddrs::{InterfaceAddress, getifaddrs},

@@ -15,7 +15,7 @@ use super::{
     number,
     report::{Ended, Into, Order, Task, TaskNo},
 };
-use forkyard_guestlink::{Client, FrameReader, send};
+use forkyard_agent_link::{Client, FrameReader, send};
 use forkyard_types::{Ticket, TicketKind};
 use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};

@@ -13,7 +13,7 @@ use super::{
     number,
     report::{Ended, Into, Order, Task, TaskNo},
 };
-use forkyard_guestlink::Client;
+use forkyard_agent_link::Client;
 use forkyard_types::TicketKind;
 use std::{
     collections::{BTreeMap, VecDeque},

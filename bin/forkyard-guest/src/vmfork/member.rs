@@ -7,7 +7,7 @@ use super::{
     Failure, crew,
     report::{Ended, Into, Key, Order, Report, Task},
 };
-use forkyard_guestlink::{CHUNK, Client, CloneEnd, FrameReader, ReadError, send};
+use forkyard_agent_link::{CHUNK, Client, CloneEnd, FrameReader, ReadError, send};
 use forkyard_sys_guest::process::Process;
 use forkyard_types::ExitStatus;
 use nix::{

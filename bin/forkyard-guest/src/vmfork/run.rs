@@ -12,7 +12,7 @@ use super::{
     number,
     report::{Ended, Into, Lines, Order, Task, TaskNo},
 };
-use forkyard_guestlink::{Client, CloneEnd};
+use forkyard_agent_link::{Client, CloneEnd};
 use forkyard_types::{TicketClone, TicketKind};
 use std::{
     collections::BTreeMap,

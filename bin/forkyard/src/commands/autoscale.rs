@@ -21,10 +21,10 @@ pub use options::Autoscale;
 
 use crate::args::Format;
 use anyhow::{Context, bail};
+use forkyard_api_client::{Client, ClientError, of_vm};
 use forkyard_autoscale::{
     Action, Done, Health, Sample, Scaler, Signal, SlotNo, Source, Stage, View,
 };
-use forkyard_client::{Client, ClientError, of_vm};
 use forkyard_types::{
     AtEnd, CloneResult, ErrorKind, ForkMode, ForkRequest, ForkResponse, Lifetime, ListedVm, Usage,
     VmId, VmState, VmUsage, VmView,

@@ -3,8 +3,8 @@
 use crate::{args::Format, daemon, output};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
-use forkyard_bench::{Experiment, Options, PageSample, Places, Spared, plots, table};
-use forkyard_client::Client;
+use forkyard_api_client::Client;
+use forkyard_measure::{Experiment, Options, PageSample, Places, Spared, plots, table};
 use std::{
     env, fs,
     path::{Path, PathBuf},
@@ -101,7 +101,7 @@ pub async fn bench(
         crowd: bench.crowd,
     };
     let spared = options.experiments.contains(&Experiment::Pages);
-    let measured = forkyard_bench::run(client, &places, options, tell).await;
+    let measured = forkyard_measure::run(client, &places, options, tell).await;
     daemon::gone(client, run_dir).await;
     let mut results = measured?;
     if spared {
@@ -144,7 +144,7 @@ async fn pages(run_dir: &Path, options: &Options) -> anyhow::Result<Vec<PageSamp
             ];
             let client = daemon::ensure_with(&place, &variables).await?;
             let size = (options.memory_mib, PAGES_FILL.min(options.memory_mib / 2));
-            let sample = forkyard_bench::pages(&client, spared, size, tell).await;
+            let sample = forkyard_measure::pages(&client, spared, size, tell).await;
             daemon::gone(&client, &place).await;
             samples.push(sample?);
         }

@@ -18,7 +18,7 @@ use super::{
 use crate::{args::Format, output};
 use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
-use forkyard_client::{Client, ClientError, of_files, of_vm};
+use forkyard_api_client::{Client, ClientError, of_files, of_vm};
 use forkyard_compose::{COMPOSITION, Composition, MEMBER, Member, Of};
 use forkyard_types::{
     ActivateRequest, ActivateResponse, ByteCount, CloneResult, FilesWritten, Labels, ListedVm,

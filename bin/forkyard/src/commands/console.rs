@@ -3,7 +3,7 @@
 use super::terminal::Raw;
 use crate::output;
 use clap::Args;
-use forkyard_client::Client;
+use forkyard_api_client::Client;
 use std::{
     io::{IsTerminal, Read, Write, stdin, stdout},
     process::ExitCode,

@@ -12,7 +12,7 @@ use crate::{
     output,
 };
 use anyhow::{Context, bail};
-use forkyard_client::{Client, UploadError, of_files};
+use forkyard_api_client::{Client, UploadError, of_files};
 use forkyard_files::{FilesError, Modes, Noted, Target, Wanted, Writer, pack, unpack};
 use forkyard_types::FilesWritten;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};

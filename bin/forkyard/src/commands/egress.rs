@@ -5,7 +5,7 @@ use crate::{
     output,
 };
 use clap::Args;
-use forkyard_client::{Client, of_vm};
+use forkyard_api_client::{Client, of_vm};
 use forkyard_types::{Allow, Destination, EgressRequest, NetworkPolicy, VmInspect};
 use hyper::Method;
 use std::process::ExitCode;

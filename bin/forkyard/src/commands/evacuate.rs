@@ -15,7 +15,7 @@ use crate::{
 };
 use anyhow::{Context as _, bail};
 use clap::Args;
-use forkyard_client::{Client, ClientError, of_vm};
+use forkyard_api_client::{Client, ClientError, of_vm};
 use forkyard_evacuate::{Bounds, Guest, Move, Plan, Stay, Target, plan};
 use forkyard_types::{
     ByteCount, DiskTransfer, ListedVm, MigrateRequest, MigrateResponse, MigrationReport, NodeName,

@@ -2,7 +2,7 @@
 
 use crate::{NoDaemon, args::Format, output};
 use clap::Args;
-use forkyard_client::{Client, ClientError, EventStream};
+use forkyard_api_client::{Client, ClientError, EventStream};
 use forkyard_types::{
     EventKind, EventKinds, EventsRequest, FamilyId, ForkPhase, HostEvent, MigrationPhase,
     MigrationReached, Occurrence, Since,

@@ -14,7 +14,7 @@ use crate::{args::Format, output};
 use anyhow::Context;
 use base64::{Engine, prelude::BASE64_STANDARD};
 use clap::Args;
-use forkyard_client::{Client, ClientError};
+use forkyard_api_client::{Client, ClientError};
 use forkyard_types::{Attach, ExecEvent, ExecInput, ExecRequest, ExecTimedOut};
 use nix::libc;
 use std::{

@@ -7,9 +7,11 @@ mod police;
 use crate::{args::Format, output};
 use anyhow::Context;
 use clap::{Args, Subcommand};
-use forkyard_client::Client;
-use forkyard_fluid::{Model, Regime, Roots, Steady, Trajectory, adapt, admit, plot, steady};
+use forkyard_api_client::Client;
 use forkyard_friendly::{Config, Host, LawConfig, Sharers, jain_index};
+use forkyard_friendly_model::{
+    Model, Regime, Roots, Steady, Trajectory, adapt, admit, plot, steady,
+};
 use serde_json::json;
 use std::{
     fs,

@@ -6,7 +6,7 @@ use crate::{
 };
 use anyhow::{Context, bail, ensure};
 use clap::Args as ClapArgs;
-use forkyard_client::{Client, ClientError, UploadError, escaped};
+use forkyard_api_client::{Client, ClientError, UploadError, escaped};
 use forkyard_types::{ByteCount, GuestImage, ImageName};
 use hyper::Method;
 use std::{

@@ -12,7 +12,7 @@ use crate::{
 };
 use anyhow::Context;
 use clap::{Args as ClapArgs, Subcommand};
-use forkyard_client::{Client, escaped};
+use forkyard_api_client::{Client, escaped};
 use forkyard_types::{
     ByteCount, Diagnosis, EntryPoint, GuestImage, ImageCommitRequest, ImageName, ImagePullRequest,
     ImageReference, Start,

@@ -2,7 +2,7 @@
 
 use crate::{args::Format, output};
 use clap::Args;
-use forkyard_client::{Client, of_vm};
+use forkyard_api_client::{Client, of_vm};
 use forkyard_types::{IndependenceView, VmInspect};
 use hyper::Method;
 use std::{process::ExitCode, time::Duration};

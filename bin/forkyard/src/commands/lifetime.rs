@@ -3,7 +3,7 @@
 use super::vms::PARTLY;
 use crate::{args::Format, output};
 use clap::{Args, ValueEnum};
-use forkyard_client::{Client, ClientError, of_vm};
+use forkyard_api_client::{Client, ClientError, of_vm};
 use forkyard_types::{Idle, Lifetime, RenameRequest, Restart, RestartRequest, VmName, VmView};
 use hyper::Method;
 use std::process::ExitCode;

@@ -4,7 +4,7 @@ use crate::{
     args::{Format, Logs},
     output,
 };
-use forkyard_client::Client;
+use forkyard_api_client::Client;
 use serde_json::json;
 use std::{
     io::{IsTerminal, Write},

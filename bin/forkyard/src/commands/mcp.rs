@@ -11,7 +11,7 @@ mod words;
 
 use crate::daemon;
 use arguments::Parameters;
-use forkyard_client::{Client, ClientError, of_vm};
+use forkyard_api_client::{Client, ClientError, of_vm};
 use forkyard_types::{
     ByteCount, CloneResult, ForkRequest, ForkResponse, NetworkPolicy, RequestId, RunRequest, VmId,
     VmView,

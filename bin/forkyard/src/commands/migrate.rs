@@ -9,7 +9,7 @@ use crate::{
     output::json,
 };
 use anyhow::bail;
-use forkyard_client::{Client, of_vm};
+use forkyard_api_client::{Client, of_vm};
 use forkyard_types::{
     DiskTransfer, EventKind, EventKinds, EventsRequest, IfStuck, MigrateRequest, MigrateResponse,
     MigrationReport, Occurrence, PageCount,

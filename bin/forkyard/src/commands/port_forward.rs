@@ -9,7 +9,7 @@
 use crate::{args::Format, output};
 use anyhow::Context;
 use clap::Args;
-use forkyard_client::{Client, of_vm};
+use forkyard_api_client::{Client, of_vm};
 use forkyard_types::{GuestPort, VmView};
 use hyper::Method;
 use serde::Serialize;
@@ -28,7 +28,7 @@ use tokio::{
 };
 
 /// Before another try where no connection can be taken.
-const BREATH: Duration = Duration::from_millis(200);
+const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// `port-forward`
 #[derive(Debug, Args)]
@@ -130,7 +130,7 @@ async fn accept(client: Client, vm: Arc<str>, listener: TcpListener, port: Guest
             Err(error) => {
                 // Out of file descriptors, say: others may be closed meanwhile.
                 tell!("forkyard: no connection taken: {error}");
-                sleep(BREATH).await;
+                sleep(RETRY_PAUSE).await;
             }
         }
     }

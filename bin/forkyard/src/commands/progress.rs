@@ -2,7 +2,7 @@
 
 use super::vms::spinner;
 use crate::output;
-use forkyard_client::{Client, of_vm};
+use forkyard_api_client::{Client, of_vm};
 use forkyard_types::{ForkProgress, RequestId};
 use hyper::Method;
 use indicatif::{ProgressFinish, ProgressStyle};

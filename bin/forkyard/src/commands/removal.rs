@@ -2,7 +2,7 @@
 
 use super::vms::PARTLY;
 use crate::{args::Format, output};
-use forkyard_client::Client;
+use forkyard_api_client::Client;
 use hyper::Method;
 use serde::{Serialize, de::DeserializeOwned};
 use std::{fmt::Display, process::ExitCode};

@@ -5,8 +5,8 @@ mod live;
 use crate::{args::Format, output};
 use anyhow::Context;
 use clap::{Args as ClapArgs, Subcommand};
-use forkyard_client::Client;
-use forkyard_simulate::{Scenario, plots, run, table};
+use forkyard_api_client::Client;
+use forkyard_sched_sim::{Scenario, plots, run, table};
 use std::{fs, path::PathBuf, process::ExitCode};
 
 /// `sched`

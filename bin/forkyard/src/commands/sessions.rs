@@ -3,7 +3,7 @@
 use super::exec;
 use crate::{args::Format, output};
 use clap::Subcommand;
-use forkyard_client::{Client, of_vm};
+use forkyard_api_client::{Client, of_vm};
 use forkyard_types::{ExitStatus, KeptCommand};
 use hyper::Method;
 use std::process::ExitCode;

@@ -1,7 +1,7 @@
 //! Clones on other hosts, until they need no page of any other.
 
 use anyhow::bail;
-use forkyard_client::Client;
+use forkyard_api_client::Client;
 use forkyard_types::{ImageId, ListedVm, PageCount, VmView};
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressStyle};

@@ -5,7 +5,7 @@ use crate::{
     args::{Format, Some},
     daemon, output,
 };
-use forkyard_client::{Client, ClientError, of_vm};
+use forkyard_api_client::{Client, ClientError, of_vm};
 use forkyard_types::{ErrorKind, ListedVm, VmView};
 use hyper::Method;
 use std::{collections::BTreeSet, path::Path, process::ExitCode};

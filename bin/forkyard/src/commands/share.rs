@@ -2,7 +2,7 @@
 
 use crate::{args::Format, output};
 use clap::Subcommand;
-use forkyard_client::{Client, of_vm};
+use forkyard_api_client::{Client, of_vm};
 use forkyard_types::{
     GatewayBase, GuestPort, ShareGrant, ShareId, ShareRequest, ShareView, VmView,
 };

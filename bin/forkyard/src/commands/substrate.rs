@@ -6,7 +6,7 @@ use crate::{
     output,
 };
 use clap::{Args, Subcommand, ValueEnum};
-use forkyard_client::{Client, ClientError, escaped};
+use forkyard_api_client::{Client, ClientError, escaped};
 use forkyard_types::{
     ActivateRequest, ActivateResponse, ByteCount, CloneResult, DockRequest, Labels, PullRequest,
     PushRequest, StandbyRequest, StandbyView, SubstrateInspect, SubstrateKey, SubstrateKind,

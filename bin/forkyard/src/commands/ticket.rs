@@ -2,7 +2,7 @@
 
 use crate::{args::Format, output};
 use clap::Subcommand;
-use forkyard_client::Client;
+use forkyard_api_client::Client;
 use forkyard_types::{ListedVm, TicketId, TicketSeat, TicketView, VmId};
 use hyper::Method;
 use std::process::ExitCode;

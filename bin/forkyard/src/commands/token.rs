@@ -2,7 +2,7 @@
 
 use crate::{args::Format, output};
 use clap::Subcommand;
-use forkyard_client::{Client, escaped};
+use forkyard_api_client::{Client, escaped};
 use forkyard_types::{TokenGrant, TokenRequest, TokenView};
 use hyper::Method;
 use std::{

@@ -10,7 +10,7 @@ pub(crate) mod rows;
 use crate::{args::Format, output};
 use anyhow::Context;
 use clap::Args as ClapArgs;
-use forkyard_client::Client;
+use forkyard_api_client::Client;
 use forkyard_types::Usage;
 use hyper::Method;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};

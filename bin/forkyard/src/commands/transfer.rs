@@ -8,7 +8,7 @@ use crate::{
 };
 use anyhow::{Context, bail, ensure};
 use clap::{Args as ClapArgs, ValueEnum};
-use forkyard_client::{Client, UploadError, escaped};
+use forkyard_api_client::{Client, UploadError, escaped};
 use forkyard_types::{ByteCount, ExportFormat, GuestImage, ImageName, ImportFormat};
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};

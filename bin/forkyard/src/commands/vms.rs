@@ -7,7 +7,7 @@ use crate::{
 };
 use anyhow::Context;
 use clap::Args;
-use forkyard_client::{Client, ClientError, of_vm};
+use forkyard_api_client::{Client, ClientError, of_vm};
 use forkyard_types::{
     CheckpointRequest, CloneResult, ForkMode, ForkRequest, ForkResponse, ForkStarted, Labels,
     ListedVm, RequestId, RunRequest, VmInspect, VmView,

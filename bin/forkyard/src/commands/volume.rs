@@ -3,7 +3,7 @@
 use super::removal::remove;
 use crate::{args::Format, output};
 use clap::Subcommand;
-use forkyard_client::{Client, escaped};
+use forkyard_api_client::{Client, escaped};
 use forkyard_types::{
     ByteCount, CreateVolume, DataVolume, ExportVolume, ResizeVolume, RootVolume, SnapshotVolume,
     VmName, VolumeLacking, VolumeNeed, VolumeView,

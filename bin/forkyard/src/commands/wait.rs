@@ -4,7 +4,7 @@ use super::vms::{Impatient, interruptible};
 use crate::{args::Format, output};
 use anyhow::bail;
 use clap::{Args, ValueEnum};
-use forkyard_client::{Client, ClientError, EventStream, of_vm};
+use forkyard_api_client::{Client, ClientError, EventStream, of_vm};
 use forkyard_types::{ErrorKind, EventKind, EventKinds, EventsRequest, VmState, VmView};
 use hyper::Method;
 use std::{process::ExitCode, time::Duration};

@@ -59,7 +59,7 @@ pub async fn clones(
     }
     // Spawned: a host that goes away must not leave half a clone.
     Ok(Json(
-        spawned(async move { host.take(request).await }).await?,
+        spawned(async move { host.clone_from_peer(request).await }).await?,
     ))
 }
 
@@ -191,7 +191,7 @@ pub async fn families(
 ) -> Answer<PeerFamiliesResponse> {
     // Spawned: what is begun of a network is to be ended.
     Ok(Json(
-        spawned(async move { host.hear(request).await }).await?,
+        spawned(async move { host.update_families(request).await }).await?,
     ))
 }
 

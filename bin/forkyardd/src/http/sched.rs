@@ -3,9 +3,9 @@
 use super::{Answer, Input, Path, spawned};
 use crate::reply::Refusal;
 use axum::{Json, extract::State};
-use forkyard_dispatch::{Service, ServiceError, protocol::Wanted};
 use forkyard_fork::Host;
 use forkyard_types::{ErrorKind, SchedProcess, SchedSettings, SchedState};
+use forkyard_vcpu_dispatch::{Service, ServiceError, protocol::Wanted};
 use std::{error::Error, sync::Arc};
 use tokio::task::spawn_blocking;
 

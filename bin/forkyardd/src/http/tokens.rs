@@ -4,7 +4,7 @@
 use super::{Answer, Input, Path, Shared};
 use crate::reply::Refusal;
 use axum::{Json, extract::State, http::StatusCode};
-use forkyard_access::Access;
+use forkyard_auth::Access;
 use forkyard_types::{TokenGrant, TokenRequest, TokenView};
 use std::sync::Arc;
 

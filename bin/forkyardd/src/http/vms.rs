@@ -9,7 +9,7 @@ use axum::{
     http::{StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
-use forkyard_client::Client;
+use forkyard_api_client::Client;
 use forkyard_cluster::{Layout, Reservation};
 use forkyard_fork::{Host, HostError, Said, VmError};
 use forkyard_node::Node;

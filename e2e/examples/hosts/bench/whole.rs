@@ -12,8 +12,8 @@ use super::{
     parts::{Forked, MOUNT, fill, looks_up, passed},
 };
 use crate::report::Row;
-use forkyard_bench::{BenchError, Places, Plain, Saved};
 use forkyard_e2e::{Cluster, Host, Links};
+use forkyard_measure::{BenchError, Places, Plain, Saved};
 use std::{
     fs::File,
     io,

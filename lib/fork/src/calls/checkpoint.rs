@@ -11,7 +11,7 @@ use crate::{
     Host, HostError,
     bounds::{BoundReached, Rated},
 };
-use forkyard_guestlink::Answer;
+use forkyard_agent_link::Answer;
 use forkyard_types::{CheckpointRequest, FamilyId, ForkMode, RequestId, TicketId, VmId};
 use forkyard_vm::Vm;
 use std::sync::Arc;

@@ -5,7 +5,7 @@
 //! and not to all of them. What any clone reads is the same with and without.
 
 use crate::HostError;
-use forkyard_guestlink::{Answer, Frames, MOST_FRAMES, joined};
+use forkyard_agent_link::{Answer, Frames, MOST_FRAMES, joined};
 use forkyard_pager::Run;
 use forkyard_types::{ByteCount, PageCount, PageNo};
 use forkyard_vm::{Vm, lock};

@@ -13,7 +13,7 @@ use crate::{
     ticket::{Promise, Share},
 };
 use forkyard_network::Subnet;
-use forkyard_store::Store;
+use forkyard_records::Store;
 use forkyard_types::{Member, PeerPromise, TicketId, VmId, VmView};
 use forkyard_vm::Vm;
 use std::{
@@ -102,7 +102,7 @@ impl Host {
     ) -> Result<Vec<Seat>, HostError> {
         let hosts = by_host(granted);
         let family = vm.record().family;
-        let abroad = self.abroad.members(family);
+        let remote_clones = self.remote_clones.members(family);
         let mut seats = Vec::new();
         let mut refused = None;
         let chosen = places.choose(|_, taken| {
@@ -113,7 +113,7 @@ impl Host {
                         .take_members(family, *count, Subnet::MEMBERS, taken)
                         .map_err(HostError::from),
                     Some(peer) => self.lent_to(family, peer).map(|lent| {
-                        let taken = taken.union(&abroad).copied().collect();
+                        let taken = taken.union(&remote_clones).copied().collect();
                         Store::promise_members(lent, *count, &taken)
                     }),
                 };

@@ -1,7 +1,7 @@
 //! Advice to the client about an error.
 
 use super::HostError;
-use forkyard_recipe::ImportError;
+use forkyard_guest_image::ImportError;
 use forkyard_types::ErrorKind;
 use forkyard_vm::{engine_hint, records_hint};
 use std::io;

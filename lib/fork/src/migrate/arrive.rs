@@ -18,7 +18,7 @@ use crate::{
 };
 use forkyard_network::Ports;
 use forkyard_pager::{Over, PagerError, Refusal, Run};
-use forkyard_store::{Birth, StoreError, VmRecord};
+use forkyard_records::{Birth, StoreError, VmRecord};
 use forkyard_types::{
     Delta, ForkId, Handout, ImageId, PeerMigrated, PeerMigration, PeerPrepare, PeerRound,
     RemotePages, Terms, VmName,
@@ -190,7 +190,7 @@ impl Host {
             .iter()
             .filter_map(|disk| Some(disk.written()?.0.clone()));
         let written = volume.iter().cloned().chain(written).collect();
-        self.let_in(&first.family)?;
+        self.join_family(&first.family)?;
         let made = async {
             let fetched = self.fetch_first(&coming, &first, &over);
             fetched.instrument(debug_span!("fetch")).await?;

@@ -1,11 +1,11 @@
 //! Commands, copies and connections to ports that are under way in a VM while it moves: the host that
 //! it leaves goes on serving their clients, over the host where it is
-//! ([`Guest::follow`](forkyard_guestlink::Guest::follow)).
+//! ([`Guest::follow`](forkyard_agent_link::Guest::follow)).
 
 use crate::{Host, HostError};
-use forkyard_guestlink::Visitors;
+use forkyard_agent_link::Visitors;
 use forkyard_types::{ForkId, PeerLand};
-use forkyard_vm::{Body, lock};
+use forkyard_vm::{RunningVm, lock};
 use std::{collections::BTreeMap, io, sync::Mutex, time::Duration};
 use tokio::time::sleep;
 
@@ -45,7 +45,7 @@ impl Host {
     }
 
     /// Goes on serving clients of commands in a VM that has moved.
-    pub(super) fn follow_commands(&self, body: &Body, (migration, name): (ForkId, &str)) {
+    pub(super) fn follow_commands(&self, body: &RunningVm, (migration, name): (ForkId, &str)) {
         if body.guest.sessions().is_empty() {
             return;
         }

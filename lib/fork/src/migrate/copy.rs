@@ -5,7 +5,7 @@
 //! a record that the next one erases.
 
 use crate::{Host, HostError, checkpoint::Keeping, snapshot::Snapshot};
-use forkyard_store::{StoreError, VmRecord};
+use forkyard_records::{StoreError, VmRecord};
 use forkyard_types::{ForkId, VmName};
 
 /// A checkpoint that is to be kept.

@@ -6,7 +6,7 @@ use super::{
     volume::Frozen,
 };
 use crate::{Host, HostError, fork::micros, snapshot::Taken};
-use forkyard_store::Moving;
+use forkyard_records::Moving;
 use forkyard_types::{
     ForkMode, ForkReport, Landed, MigrationPhase, MigrationReport, PeerLand, PeerMigrated,
     PeerMigration,

@@ -16,10 +16,10 @@ use crate::{
     remote::{Coming, unpacked},
     snapshot::WarmShell,
 };
-use forkyard_guestlink::{CallId, Request, Session, Visitors};
-use forkyard_store::{Landing, VmRecord};
+use forkyard_agent_link::{CallId, Request, Session, Visitors};
+use forkyard_records::{Landing, VmRecord};
 use forkyard_types::{Landed, PeerLand, PeerMigrated, Terms, VmState, VmView};
-use forkyard_vm::{Body, Life, Vm, address};
+use forkyard_vm::{Life, RunningVm, Vm, address};
 use futures::future::join_all;
 use std::{
     sync::Arc,
@@ -34,7 +34,7 @@ const HELLO: Duration = Duration::from_secs(60);
 /// A VM that was loaded, and whose user code is held.
 struct Loaded {
     vm: Arc<Vm>,
-    body: Arc<Body>,
+    body: Arc<RunningVm>,
     is_paused: bool,
     land: PeerLand,
     commands: Visitors,
@@ -203,7 +203,7 @@ impl Host {
                 .load(&devices, None)
                 .instrument(debug_span!("load"))
                 .await?;
-            let body = Arc::new(Body::new(machine, guest.clone()));
+            let body = Arc::new(RunningVm::new(machine, guest.clone()));
             let life = Life::Starting {
                 body: Some(body.clone()),
                 again: false,
@@ -225,7 +225,7 @@ impl Host {
                 }
             };
             if let Err(error) = ready.await {
-                self.end_body(&vm).await;
+                self.end_running(&vm).await;
                 return Err(error);
             }
             Ok((vm, body, commands))
@@ -256,7 +256,7 @@ impl Host {
     /// Ends one that was loaded and is not to go on here. Nothing is left of it.
     async fn unload(&self, loaded: Loaded) {
         let record = loaded.vm.record();
-        self.end_body(&loaded.vm).await;
+        self.end_running(&loaded.vm).await;
         self.erase(&record).await;
         let images = loaded.here.all().chain(last_of(&loaded.land).all());
         let images: Vec<_> = images.collect();
@@ -279,7 +279,7 @@ impl Host {
         } = loaded;
         self.keep_commands(&land, commands);
         self.incoming.volumes.forget(land.migration);
-        self.take_in(vm.clone(), calls);
+        self.register_running(vm.clone(), calls);
         if let Err(error) = self.take_terms(&vm, terms) {
             tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "its labels and lifetime did not come along");
         }
@@ -311,7 +311,7 @@ impl Host {
                 Err(error) => Err(error),
             }
         };
-        let (resumed, ()) = tokio::join!(resumed, self.try_to_stretch(vm.record().family));
+        let (resumed, ()) = tokio::join!(resumed, self.try_to_sync_overlay(vm.record().family));
         if let Err(error) = resumed {
             // It is heard of as any agent that does not answer.
             tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "its agent was not told to go on");

@@ -17,13 +17,13 @@ use crate::{
     snapshot::Taken,
 };
 use forkyard_pager::PeerKey;
-use forkyard_store::Moving;
+use forkyard_records::Moving;
 use forkyard_types::{
     DiskTransfer, ErrorKind, ForkId, ForkMode, ForkReport, IfStuck, ImageId, Landed,
     MigrateRequest, MigrateResponse, MigrationOver, MigrationPhase, MigrationReached,
     MigrationReport, PageCount, PeerEndMigration, PeerMigration, PeerRound, VmId,
 };
-use forkyard_vm::{Body, Turn, Vm, VmError, lock};
+use forkyard_vm::{RunningVm, Turn, Vm, VmError, lock};
 use std::{
     net::SocketAddr,
     num::NonZeroUsize,
@@ -36,7 +36,7 @@ use tracing::{Instrument as _, debug_span, instrument};
 pub(super) struct Leaving<'a> {
     pub id: ForkId,
     pub vm: &'a Arc<Vm>,
-    pub body: Arc<Body>,
+    pub body: Arc<RunningVm>,
     pub share: Share,
     pub key: PeerKey,
     pub pager: SocketAddr,
@@ -256,7 +256,7 @@ impl Host {
     ) -> Result<(), HostError> {
         self.tell_of(leaving, MigrationPhase::Copying, 0, None);
         let key = (leaving.id, leaving.peer().name());
-        self.note_moving_abroad(key, &leaving.vm.record(), leaving.key)?;
+        self.note_outgoing_migration(key, &leaving.vm.record(), leaving.key)?;
         self.send_volumes_first(leaving, disk, report).await?;
         self.send_first(leaving, like, report).await
     }
@@ -300,7 +300,7 @@ impl Host {
             shares: vec![leaving.share.clone()],
             ..Default::default()
         };
-        let (taken, ()) = tokio::join!(taken, self.introduce_early(family, &far));
+        let (taken, ()) = tokio::join!(taken, self.announce_hosts_early(family, &far));
         let Taken { snapshot, former } = taken?;
         if let Some(former) = former {
             self.retire(former).await;
@@ -440,7 +440,7 @@ impl Host {
     async fn round(
         &self,
         leaving: &mut Leaving<'_>,
-        take: crate::noted::Take,
+        take: crate::dirty_tracking::Take,
     ) -> Result<PageCount, HostError> {
         let before = leaving.sent.memory;
         let image = take.image();
@@ -477,7 +477,7 @@ impl Host {
             tracing::warn!(vm = %leaving.vm.name(), error = &error as &dyn std::error::Error, "not given up there yet");
         }
         self.withdraw(&leaving.offered, leaving.key).await;
-        self.forget_abroad((leaving.id, leaving.peer().name()));
+        self.forget_remote_clones((leaving.id, leaving.peer().name()));
         for image in &leaving.offered {
             self.retire(*image).await;
         }

@@ -2,7 +2,7 @@
 
 use super::leave::{end_of, key};
 use crate::{Host, HostError};
-use forkyard_store::Moving;
+use forkyard_records::Moving;
 use forkyard_types::{ForkId, Landed, PeerMigrated, VmId, VmView};
 use forkyard_vm::{Life, Turn, Vm, lock};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
@@ -185,7 +185,7 @@ impl Host {
         // From here on it is listed there.
         self.answered((migration, peer), vec![view.clone()]);
         // A VM that has left is neither forked nor resumed.
-        let body = vm.take_body();
+        let body = vm.take_running();
         vm.pass(Life::Ending);
         if let Some(body) = &body {
             self.follow_commands(body, (migration, peer));
@@ -202,7 +202,7 @@ impl Host {
         {
             tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "QEMU not ended");
         }
-        self.try_to_stretch(vm.record().family).await;
+        self.try_to_sync_overlay(vm.record().family).await;
         drop(turn);
         self.end_alone(vm, None).await;
         self.retire_offered((migration, peer)).await;

@@ -9,7 +9,7 @@
 //! behind, and is set right once this ends.
 
 use super::converge::Pace;
-use forkyard_vm::Body;
+use forkyard_vm::RunningVm;
 
 use std::{sync::Arc, time::Duration};
 use tokio::{sync::watch, task::JoinHandle, time::timeout};
@@ -27,7 +27,7 @@ pub(super) struct Slow {
 
 impl Slow {
     /// Slows a guest, whose VM's turn is the caller's.
-    pub fn start(body: &Arc<Body>, share: Pace) -> Self {
+    pub fn start(body: &Arc<RunningVm>, share: Pace) -> Self {
         let (sender, shares) = watch::channel(share);
         let task = tokio::spawn(slow(body.clone(), shares));
         Self {
@@ -50,7 +50,7 @@ impl Slow {
     }
 }
 
-async fn slow(body: Arc<Body>, mut shares: watch::Receiver<Pace>) {
+async fn slow(body: Arc<RunningVm>, mut shares: watch::Receiver<Pace>) {
     loop {
         let runs = shares.borrow_and_update().of(PERIOD);
         if is_over(&mut shares, runs).await {

@@ -16,7 +16,7 @@ use crate::{
     volumes::{SENT, VolumeError, private_name},
 };
 use forkyard_blockd::{Hot, Request, StreamError};
-use forkyard_store::VmRecord;
+use forkyard_records::VmRecord;
 use forkyard_types::{
     ByteCount, DataRole, DiskTransfer, ForkId, MigrationReport, PageCount, PeerDisk, PeerMigrated,
     PeerMigration, PeerVolume, SentVolume, VmName, VolumeAt, VolumeUse,

@@ -2,8 +2,8 @@
 //! source.
 
 use super::{
-    arrivals::{Hold, Origin},
     hand_out::key_of,
+    incoming_images::{Hold, Origin},
     take::{origin, way_to},
 };
 use crate::{Host, HostError};
@@ -55,7 +55,8 @@ impl Host {
 
     /// True if an image came from the host that this handout is from, for whichever VM.
     pub(crate) fn is_from(&self, image: ImageId, handout: &Handout) -> bool {
-        self.arrivals.came_from_host(image, origin(handout).server)
+        self.incoming_images
+            .came_from_host(image, origin(handout).server)
     }
 
     /// Has the file of an image exist that will come.
@@ -68,7 +69,7 @@ impl Host {
         let promised = self.pager_call(move |pager| pager.promise(image, pages));
         promised
             .await
-            .inspect_err(|_| self.arrivals.forget_origin(image))
+            .inspect_err(|_| self.incoming_images.forget_origin(image))
     }
 
     /// Has an image come, all of it.
@@ -92,16 +93,16 @@ impl Host {
         let fetched = self.pager_call(move |pager| pager.fetch(image, fetching));
         fetched.await.inspect_err(|_| {
             if !known {
-                self.arrivals.forget_origin(image);
+                self.incoming_images.forget_origin(image);
             }
         })?;
-        self.arrivals.expect(image, Some(pages));
+        self.incoming_images.expect(image, Some(pages));
         Ok(())
     }
 
     fn note_origin(&self, coming: &Coming, image: ImageId) -> Result<bool, HostError> {
         let foreign = |_| HostError::ForeignImage { image };
-        self.arrivals
+        self.incoming_images
             .comes_from(image, coming.origin)
             .map_err(foreign)
     }
@@ -132,7 +133,7 @@ impl Host {
 
     /// Never one that was here before, of others.
     async fn retire_arrived(&self, origin: Origin, image: ImageId) {
-        if self.arrivals.came_from(image, origin) {
+        if self.incoming_images.came_from(image, origin) {
             self.retire(image).await;
         }
     }

@@ -57,7 +57,7 @@ impl Host {
                         tracing::warn!(%ticket, peer = name, "its clones are lost with their host");
                         // It may have been cut off, and have them still.
                         let lost = host.tickets(|tickets| tickets.reported(ticket, &name, None));
-                        host.doom(&name, &lost);
+                        host.schedule_removal(&name, &lost);
                         host.ended.notify_waiters();
                         return;
                     }
@@ -83,7 +83,7 @@ impl Host {
         let peer = self.peer(name)?;
         match timeout(WAIT + ANSWERS, peer.ticket(request)).await {
             Ok(answer) => answer.map_err(failed),
-            Err(_) => Err(failed(super::abroad::late(WAIT + ANSWERS))),
+            Err(_) => Err(failed(super::remote_clones::late(WAIT + ANSWERS))),
         }
     }
 
@@ -120,11 +120,14 @@ impl Host {
     /// has gone, or its host is lost: then it is ended when that is back.
     pub(crate) async fn end_far(&self, vm: VmId) {
         loop {
-            let at = self.abroad.find(vm.as_str()).and_then(|view| view.host);
+            let at = self
+                .remote_clones
+                .find(vm.as_str())
+                .and_then(|view| view.host);
             match self.remove_elsewhere(vm.as_str()).await {
                 Ok(_) | Err(HostError::Vm(VmError::Unknown { .. })) => return,
                 Err(_) if { at.as_ref() }.is_some_and(|name| self.is_lost(name)) => {
-                    self.doom(&at.unwrap_or_default(), &[vm]);
+                    self.schedule_removal(&at.unwrap_or_default(), &[vm]);
                     return;
                 }
                 Err(error) => {
@@ -140,17 +143,17 @@ impl Host {
     }
 
     /// Ends those clones of a fork that are no longer awaited.
-    pub(super) fn end_doomed(&self, vms: Vec<VmId>) {
+    pub(super) fn remove_pending(&self, vms: Vec<VmId>) {
         for vm in vms {
-            let mut doomed = lock(&self.doomed);
-            if !doomed.insert(vm) {
+            let mut pending_removal = lock(&self.pending_removal);
+            if !pending_removal.insert(vm) {
                 continue;
             }
             let host = self.handle();
             tokio::spawn(async move {
                 if let Some(host) = host.upgrade() {
                     host.end_far(vm).await;
-                    lock(&host.doomed).remove(&vm);
+                    lock(&host.pending_removal).remove(&vm);
                 }
             });
         }

@@ -2,8 +2,8 @@
 
 use super::{
     Peer, Share,
-    away::Away,
     order::{Data, Orders, is_enough},
+    remote_share::RemoteShare,
     take::{page_run, run},
 };
 use crate::{
@@ -38,12 +38,16 @@ const PLACES: u16 = 128;
 const PATIENCE: u32 = 4;
 
 /// Requests that are to be sent to other hosts.
-pub(crate) type Parcels = Vec<(Share, PeerForkRequest)>;
+pub(crate) type PeerRequests = Vec<(Share, PeerForkRequest)>;
 
 impl Host {
     /// Offers an instant's pages to other hosts, and says what each must know.
     /// The slices must not be written to, nor removed, until this returns.
-    async fn hand_out(&self, snapshot: &Snapshot, asked: &Asked) -> Result<Parcels, HostError> {
+    async fn hand_out(
+        &self,
+        snapshot: &Snapshot,
+        asked: &Asked,
+    ) -> Result<PeerRequests, HostError> {
         let Asked {
             fork, scrub, far, ..
         } = asked;
@@ -94,7 +98,7 @@ impl Host {
         let several = self.options.multicast && far.shares.len() > 1;
         let group = several.then_some(pager.port());
         let images = [memory.image, disk.image];
-        let parcels = async {
+        let peer_requests = async {
             for (image, all) in images.into_iter().zip(all) {
                 let offering = Offering {
                     key,
@@ -115,7 +119,7 @@ impl Host {
                 self.pager_call(move |pager| pager.offer(image, offering))
                     .await?;
             }
-            let mut parcels = Vec::new();
+            let mut peer_requests = Vec::new();
             for (share, orders) in far.shares.iter().zip(&orders) {
                 let ordered = |pages: RemotePages, order| RemotePages { order, ..pages };
                 let images = (
@@ -144,24 +148,24 @@ impl Host {
                     ticket,
                 };
                 // Before it is sent: whatever becomes of it is then looked after.
-                let away = Away::sent(&request);
-                self.note_abroad((fork, share.peer.name()), away)?;
-                parcels.push((share.clone(), request));
+                let away = RemoteShare::sent(&request);
+                self.note_remote_clones((fork, share.peer.name()), away)?;
+                peer_requests.push((share.clone(), request));
             }
-            Ok::<_, HostError>(parcels)
+            Ok::<_, HostError>(peer_requests)
         };
-        let parcels = parcels.await;
+        let peer_requests = peer_requests.await;
         // It is kept for as long as it is offered.
         if let Err(error) = self.drop_image(disk.image).await {
             tracing::warn!(image = %disk.image, error = &error as &dyn std::error::Error, "page image not retired");
         }
-        if parcels.is_err() {
+        if peer_requests.is_err() {
             self.withdraw(&images, key).await;
             for share in &far.shares {
-                self.forget_abroad((fork, share.peer.name()));
+                self.forget_remote_clones((fork, share.peer.name()));
             }
         }
-        parcels
+        peer_requests
     }
 
     /// Describes a VM at one instant to another host that gets these images of it, without the
@@ -246,11 +250,11 @@ impl Host {
 
     /// Builds the requests for other hosts of an instant, if any have a share
     /// in it.
-    pub(crate) async fn parcels(
+    pub(crate) async fn peer_requests(
         &self,
         snapshot: &Snapshot,
         asked: &Asked,
-    ) -> Result<Parcels, HostError> {
+    ) -> Result<PeerRequests, HostError> {
         match asked.far.shares.is_empty() {
             true => Ok(Vec::new()),
             false => {
@@ -265,7 +269,7 @@ impl Host {
     /// numbers, and when, from the request for the fork on.
     pub(crate) async fn send(
         &self,
-        parcels: Result<Parcels, HostError>,
+        peer_requests: Result<PeerRequests, HostError>,
         origin: Origin<'_>,
     ) -> Vec<(ForkReport, Clones)> {
         let Origin {
@@ -278,29 +282,31 @@ impl Host {
             let made = told(going, share, failed(share, error));
             (ForkReport::default(), made)
         };
-        let mut parcels = match parcels {
-            Ok(parcels) => parcels,
+        let mut peer_requests = match peer_requests {
+            Ok(peer_requests) => peer_requests,
             Err(error) => {
                 let error = error.to_api();
                 let fail = |share: &Share| nobody(share, &error);
                 return far.shares.iter().map(fail).collect();
             }
         };
-        if let Err(error) = self.introduce(&mut parcels).await {
+        if let Err(error) = self.announce_hosts(&mut peer_requests).await {
             let error = error.to_api();
-            let unsent = parcels.iter().map(|(share, request)| {
+            let unsent = peer_requests.iter().map(|(share, request)| {
                 self.answered((request.handout.fork, share.peer.name()), Vec::new());
                 nobody(share, &error)
             });
             return unsent.collect();
         }
-        let sent = parcels.into_iter().map(|(share, request)| async move {
-            let sent_at = micros(begun.elapsed());
-            match self.send_one(&share, request).await {
-                Ok((report, made)) => (report.later_by(sent_at), told(going, &share, made)),
-                Err(error) => nobody(&share, &error),
-            }
-        });
+        let sent = peer_requests
+            .into_iter()
+            .map(|(share, request)| async move {
+                let sent_at = micros(begun.elapsed());
+                match self.send_one(&share, request).await {
+                    Ok((report, made)) => (report.later_by(sent_at), told(going, &share, made)),
+                    Err(error) => nobody(&share, &error),
+                }
+            });
         join_all(sent).await
     }
 
@@ -383,8 +389,8 @@ impl Host {
 
     /// The address at which other hosts get pages of this one.
     pub(crate) async fn listen_to_peers(&self) -> Result<SocketAddr, HostError> {
-        let meeting = self.meeting.get().ok_or(HostError::NoPeers)?;
-        let at = meeting.pages.ok_or(HostError::NoPages)?;
+        let peering = self.peering.get().ok_or(HostError::NoPeers)?;
+        let at = peering.pages.ok_or(HostError::NoPages)?;
         self.pager_call(move |pager| pager.listen(at)).await
     }
 

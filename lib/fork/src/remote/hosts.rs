@@ -1,7 +1,7 @@
 //! Hosts of a family: what is believed of what others say of them. Pure.
 
 use crate::HostError;
-use forkyard_store::{Loan, Teller};
+use forkyard_records::{Loan, Teller};
 use forkyard_types::{FamilyHost, FamilyStanding, Member};
 use std::{collections::BTreeSet, net::Ipv4Addr, ops::Range};
 

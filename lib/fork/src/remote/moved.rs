@@ -4,10 +4,12 @@
 //! A place in a family stays its VM's wherever that runs. It is told of as a host of that one
 //! place, which counts for more than the loan it is in.
 
-use super::{abroad::Migrated, away::Away, hand_out::secret_of, hosts::tunnel_of};
+use super::{
+    hand_out::secret_of, hosts::tunnel_of, remote_clones::Migrated, remote_share::RemoteShare,
+};
 use crate::{Host, HostError};
 use forkyard_pager::PeerKey;
-use forkyard_store::{Teller, VmRecord};
+use forkyard_records::{Teller, VmRecord};
 use forkyard_types::{FamilyHost, FamilyId, ForkId, HandoutFamily, ImageId, Member, VmId};
 use forkyard_vm::{Life, lock};
 use std::net::Ipv4Addr;
@@ -15,35 +17,37 @@ use std::net::Ipv4Addr;
 impl Host {
     /// Records that a VM is about to move: whatever becomes of what is sent of it is then looked
     /// after.
-    pub(crate) fn note_moving_abroad(
+    pub(crate) fn note_outgoing_migration(
         &self,
         key: (ForkId, &str),
         vm: &VmRecord,
         secret: PeerKey,
     ) -> Result<(), HostError> {
         let of = (vm.id, vm.family);
-        self.note_abroad(key, Away::moving(of, secret_of(secret)))
+        self.note_remote_clones(key, RemoteShare::moving(of, secret_of(secret)))
     }
 
     /// Records what else was offered of it, and is to be withdrawn.
     pub(crate) fn note_offered(&self, key: (ForkId, &str), images: &[ImageId]) {
-        if let Some(((), away)) = self.abroad.change(key, |away| away.offer(images)) {
-            self.record_abroad(key, &away);
+        if let Some(((), away)) = self.remote_clones.change(key, |away| away.offer(images)) {
+            self.record_remote_clones(key, &away);
         }
     }
 
     /// A VM did not move: nothing that was sent of it is needed.
     pub(crate) async fn release_moved(&self, key: (ForkId, &str)) {
         self.retire_offered(key).await;
-        if let Some(((), away)) = self.abroad.change(key, |_| ()) {
+        if let Some(((), away)) = self.remote_clones.change(key, |_| ()) {
             self.release(&away).await;
         }
-        self.forget_abroad(key);
+        self.forget_remote_clones(key);
     }
 
     /// A VM has left: what that host was offered of it needs no name here any more.
     pub(crate) async fn retire_offered(&self, key: (ForkId, &str)) {
-        let offered = self.abroad.change(key, |away| away.images().to_vec());
+        let offered = self
+            .remote_clones
+            .change(key, |away| away.images().to_vec());
         for image in offered.map(|(images, _)| images).unwrap_or_default() {
             self.retire(image).await;
         }
@@ -51,7 +55,7 @@ impl Host {
 
     /// A VM has come here that had left before: its former place is of no interest now.
     pub(crate) async fn forget_where_it_was(&self, vm: VmId) {
-        for was in self.abroad.migrations() {
+        for was in self.remote_clones.migrations() {
             if was.vm == vm {
                 self.release_moved((was.migration, &was.peer)).await;
             }
@@ -61,7 +65,7 @@ impl Host {
     /// Migrations that an earlier daemon did not come to the end of, nor to the point from which
     /// on the other host may have its VM.
     pub(crate) fn broken_off(&self) -> Vec<Migrated> {
-        let mut migrations = self.abroad.migrations();
+        let mut migrations = self.remote_clones.migrations();
         migrations.retain(|it| {
             let vm = self.registry().get(it.vm);
             let rests = vm.is_none_or(|vm| lock(&vm.moving).is_none() && vm.try_turn().is_some());
@@ -100,7 +104,7 @@ impl Host {
             first,
             places: 1,
         };
-        let moved = self.abroad.moved(family).into_iter();
+        let moved = self.remote_clones.moved(family).into_iter();
         let away = moved.filter(|(_, member)| !here.contains(member));
         let away = away
             .filter_map(|(peer, member)| tunnel_of(told, &peer).map(|tunnel| one(tunnel, member)));

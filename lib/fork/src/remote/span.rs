@@ -20,13 +20,13 @@
 
 use super::{
     Far, Share,
-    hand_out::Parcels,
+    hand_out::PeerRequests,
     hosts::{check, compose, hosts_of, is},
     take::way_to,
 };
 use crate::{Host, HostError, network_of};
 use forkyard_network::{NetworkError, Span, Subnet};
-use forkyard_store::{FamilyTunnel, Loan, Teller};
+use forkyard_records::{FamilyTunnel, Loan, Teller};
 use forkyard_types::{
     FamilyHost, FamilyId, FamilyNews, FamilyStanding, PeerFamiliesRequest, PeerFamiliesResponse,
 };
@@ -49,13 +49,18 @@ impl Host {
     /// Asks the hosts that are about to get clones where they are, makes them known
     /// to the family's others, and says in each parcel what there is to know.
     /// A host that does not say where it is gets its parcel all the same.
-    pub(super) async fn introduce(&self, parcels: &mut Parcels) -> Result<(), HostError> {
-        let families = parcels.iter().map(|(_, request)| request.handout.family.id);
+    pub(super) async fn announce_hosts(
+        &self,
+        peer_requests: &mut PeerRequests,
+    ) -> Result<(), HostError> {
+        let families = peer_requests
+            .iter()
+            .map(|(_, request)| request.handout.family.id);
         for family in families.collect::<BTreeSet<_>>() {
-            let shares = parcels.iter().map(|(share, _)| share);
+            let shares = peer_requests.iter().map(|(share, _)| share);
             self.make_known(family, shares).await?;
         }
-        for (share, request) in parcels {
+        for (share, request) in peer_requests {
             let family = &mut request.handout.family;
             if let Some(news) = self.news(family.id, share.peer.name())? {
                 family.tunnel = Some(news.tunnel);
@@ -67,8 +72,8 @@ impl Host {
 
     /// Makes hosts of a fork known that are new to a family, while its instant is taken: over
     /// a long link that takes several round trips. What fails is tried again, and told of, by
-    /// [`introduce`](Self::introduce).
-    pub(crate) async fn introduce_early(&self, family: FamilyId, far: &Far) {
+    /// [`announce_hosts`](Self::announce_hosts).
+    pub(crate) async fn announce_hosts_early(&self, family: FamilyId, far: &Far) {
         let lent = { far.shares.iter() }.try_for_each(|share| {
             let lent = self.lent_to(family, share.peer.name());
             lent.map(drop)
@@ -116,7 +121,7 @@ impl Host {
             Some(self.ask(&share.peer, vec![loan.clone()]))
         });
         join_all(asked).await;
-        self.stretch(family).await?;
+        self.sync_overlay(family).await?;
         // Before the newcomers' clones are there.
         let others = of_family.iter().filter(|loan| {
             let mut newcomers = new.iter().map(|share| share.peer.name());
@@ -154,7 +159,7 @@ impl Host {
                 }
             };
             let is_there = tellers.iter().any(|by| is(by, &loan.peer));
-            if is_there || self.abroad.has(loan.family, &loan.peer) {
+            if is_there || self.remote_clones.has(loan.family, &loan.peer) {
                 loans.entry(loan.peer.clone()).or_default().push(loan);
             }
         }
@@ -163,7 +168,7 @@ impl Host {
                 Ok(peer) => self.ask(&peer, loans).await,
                 Err(_) if self.is_gone(&name) => {
                     for loan in loans {
-                        if !self.abroad.has(loan.family, &name) {
+                        if !self.remote_clones.has(loan.family, &name) {
                             self.forget_borrower(loan.family, &name).await;
                         }
                     }
@@ -173,9 +178,9 @@ impl Host {
             }
         });
         let changed = join_all(asked).await.into_iter().flatten();
-        let parted = self.parted.lock().await.clone();
-        for family in changed.chain(parted).collect::<BTreeSet<_>>() {
-            self.try_to_stretch(family).await;
+        let pending_joins = self.pending_joins.lock().await.clone();
+        for family in changed.chain(pending_joins).collect::<BTreeSet<_>>() {
+            self.try_to_sync_overlay(family).await;
             self.end_family_if_empty(family).await;
         }
         Ok(())
@@ -187,7 +192,7 @@ impl Host {
             Ok(false) => {}
             Ok(true) => {
                 tracing::info!(%family, peer, "it has left");
-                self.try_to_stretch(family).await;
+                self.try_to_sync_overlay(family).await;
                 self.end_family_if_empty(family).await;
             }
             Err(error) => {
@@ -199,7 +204,7 @@ impl Host {
     /// The daemon ends, and no VM is here: families that are on other hosts have no
     /// network here until they have one again.
     pub(crate) async fn leave_networks(&self) {
-        let _turn = self.parted.lock().await;
+        let _turn = self.pending_joins.lock().await;
         let families = match self.store.networks() {
             Ok(families) => families,
             Err(error) => {
@@ -252,8 +257,8 @@ impl Host {
             }
         };
         for (loan, standing) in asked.iter().zip(standings) {
-            let expected = self.abroad.has(loan.family, name);
-            let moved = self.abroad.moved(loan.family);
+            let expected = self.remote_clones.has(loan.family, name);
+            let moved = self.remote_clones.moved(loan.family);
             let moved = moved.into_iter().filter(|(peer, _)| peer == name);
             let moved: BTreeSet<_> = moved.map(|(_, member)| member).collect();
             let hosts = hosts_of(loan, &standing, (expected, &moved));
@@ -294,7 +299,7 @@ impl Host {
 
     /// Hears of families from the host that lent this one places of them, and says how
     /// this one stands to them. Not cancel-safe.
-    pub async fn hear(
+    pub async fn update_families(
         &self,
         request: PeerFamiliesRequest,
     ) -> Result<PeerFamiliesResponse, HostError> {
@@ -307,20 +312,20 @@ impl Host {
         let mut families = Vec::new();
         for news in request.families {
             check(&news.hosts)?;
-            families.push(self.hear_one(news).await?);
+            families.push(self.update_family(news).await?);
         }
         Ok(PeerFamiliesResponse { families })
     }
 
-    async fn hear_one(&self, news: FamilyNews) -> Result<FamilyStanding, HostError> {
+    async fn update_family(&self, news: FamilyNews) -> Result<FamilyStanding, HostError> {
         let place = self.store.tunnel(news.id)?;
         // Another that lent it places of this family did so in vain: it gives those of
         // the first. So loans make a tree, and no two hosts wait for each other to leave.
         let is_lender = place.is_some_and(|place| place.lender == Some(news.tunnel));
         let mut lent = Vec::new();
         if is_lender {
-            self.hear_from(news.tunnel, news.id, &news.hosts)?;
-            self.try_to_stretch(news.id).await;
+            self.update_from(news.tunnel, news.id, &news.hosts)?;
+            self.try_to_sync_overlay(news.id).await;
             let told = self.store.family_hosts(news.id)?.into_iter();
             let told = told.filter(|(by, _)| *by != Teller::Lender);
             let told: Vec<_> = told.collect();
@@ -340,7 +345,7 @@ impl Host {
 
     /// Notes what the host that let this one into a family says of its hosts. What
     /// another says is nothing to it.
-    pub(super) fn hear_from(
+    pub(super) fn update_from(
         &self,
         lender: Ipv4Addr,
         family: FamilyId,
@@ -362,21 +367,21 @@ impl Host {
 
     /// Joins a family's network with that on other hosts, as far as they are known;
     /// nothing where it has none here.
-    pub(crate) async fn stretch(&self, family: FamilyId) -> Result<(), HostError> {
-        let mut parted = self.parted.lock().await;
+    pub(crate) async fn sync_overlay(&self, family: FamilyId) -> Result<(), HostError> {
+        let mut pending_joins = self.pending_joins.lock().await;
         let joined = self.join_hosts(family).await;
         match joined {
-            Ok(()) => parted.remove(&family),
-            Err(_) => parted.insert(family),
+            Ok(()) => pending_joins.remove(&family),
+            Err(_) => pending_joins.insert(family),
         };
         joined
     }
 
     /// Stretches a family's network where no caller waits for it: failures are
     /// retried.
-    pub(crate) async fn try_to_stretch(&self, family: FamilyId) {
-        let before = self.parted.lock().await.contains(&family);
-        if let Err(error) = self.stretch(family).await
+    pub(crate) async fn try_to_sync_overlay(&self, family: FamilyId) {
+        let before = self.pending_joins.lock().await.contains(&family);
+        if let Err(error) = self.sync_overlay(family).await
             // Said once.
             && !before
         {
@@ -411,7 +416,7 @@ impl Host {
     /// This host's end of tunnels: the address it gives pages at, or the one that
     /// others see on the way to `toward`. None if that is none of IPv4.
     fn own_tunnel(&self, toward: Option<Ipv4Addr>) -> Option<Ipv4Addr> {
-        let pages = self.meeting.get().and_then(|meeting| meeting.pages);
+        let pages = self.peering.get().and_then(|peering| peering.pages);
         let own = match (pages, toward) {
             (Some(pages), _) => pages.ip(),
             (None, Some(toward)) => way_to((toward, 9).into()).ok()?,

@@ -1,6 +1,6 @@
 //! Clones of an instant of a VM on another host.
 
-use super::{arrivals::Origin, hand_out::key_of};
+use super::{hand_out::key_of, incoming_images::Origin};
 use crate::{
     Host, HostError, accel_of,
     boot::{MEMORY_MIB, VCPUS},
@@ -15,7 +15,7 @@ use crate::{
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_network::Subnet;
 use forkyard_pager::{Fetching, PagerError, Refusal, Run};
-use forkyard_store::{FamilyNo, FamilyRecord, StoreError};
+use forkyard_records::{FamilyNo, FamilyRecord, StoreError};
 use forkyard_types::{
     CloneResult, FamilyId, ForkMode, ForkPhase, ForkReport, GuestCpu, Handout, HandoutFamily,
     ImageId, Member, NetworkPolicy, PageCount, PageOrder, PageRun, PeerForkRequest,
@@ -42,7 +42,10 @@ impl Host {
     /// Makes clones of an instant of another host's VM. Their pages come as they
     /// are touched. Not cancel-safe: run it on a task of its own.
     #[instrument(name = "take", skip_all, fields(fork, parent = %request.handout.parent.name, clones = request.count))]
-    pub async fn take(&self, request: PeerForkRequest) -> Result<PeerForkResponse, HostError> {
+    pub async fn clone_from_peer(
+        &self,
+        request: PeerForkRequest,
+    ) -> Result<PeerForkResponse, HostError> {
         let begun = Instant::now();
         let PeerForkRequest {
             handout,
@@ -81,7 +84,7 @@ impl Host {
         // From here on, until its clones are recorded: one that fails must not take
         // the images away from the others.
         let hold = self.hold(images)?;
-        self.let_in(&handout.family)?;
+        self.join_family(&handout.family)?;
         let going = self.progress.begin_taken(&handout, count);
         let mut opened = false;
         let taken = async {
@@ -156,7 +159,7 @@ impl Host {
         let origin = origin(&handout);
         for image in images {
             // Never one that was here before, of others.
-            if self.arrivals.came_from(image, origin) {
+            if self.incoming_images.came_from(image, origin) {
                 self.retire(image).await;
             }
         }
@@ -250,7 +253,7 @@ impl Host {
     }
 
     /// Lets its family in.
-    pub(crate) fn let_in(&self, family: &HandoutFamily) -> Result<(), HostError> {
+    pub(crate) fn join_family(&self, family: &HandoutFamily) -> Result<(), HostError> {
         let number = FamilyNo(family.number);
         network_of(number)?;
         let record = FamilyRecord {
@@ -272,7 +275,7 @@ impl Host {
             other => other?,
         }
         match family.tunnel {
-            Some(lender) => self.hear_from(lender, family.id, &family.hosts),
+            Some(lender) => self.update_from(lender, family.id, &family.hosts),
             None => Ok(()),
         }
     }
@@ -290,7 +293,10 @@ impl Host {
         {
             let settle = settle || order == PageOrder::SettleFirst;
             let foreign = |_| HostError::ForeignImage { image };
-            let known = self.arrivals.comes_from(image, origin).map_err(foreign)?;
+            let known = self
+                .incoming_images
+                .comes_from(image, origin)
+                .map_err(foreign)?;
             let of_memory = |runs: &[PageRun]| match image == handout.memory.image {
                 true => runs.iter().map(run).collect(),
                 false => Vec::new(),
@@ -319,7 +325,7 @@ impl Host {
                 Ok(Ok(()) | Err(PagerError::Refused(Refusal::AlreadyExists { .. })))
             );
             if failed && !known {
-                self.arrivals.forget_origin(image);
+                self.incoming_images.forget_origin(image);
             }
             match fetched? {
                 Ok(()) => {}
@@ -331,7 +337,7 @@ impl Host {
                 }
                 Err(error) => return Err(error.into()),
             }
-            self.arrivals.expect(image, Some(pages));
+            self.incoming_images.expect(image, Some(pages));
         }
         Ok(())
     }

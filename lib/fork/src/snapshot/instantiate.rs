@@ -1,7 +1,7 @@
 //! Clones of a snapshot, here and on other hosts.
 
 use super::{Assigned, Snapshot};
-use crate::{Host, HostError, clone::Origin, fork::micros, remote::Parcels};
+use crate::{Host, HostError, clone::Origin, fork::micros, remote::PeerRequests};
 use forkyard_types::{ForkPhase, ForkReport, VmView};
 use futures::future::join_all;
 
@@ -9,20 +9,20 @@ use futures::future::join_all;
 pub(crate) type Clones = Vec<(u16, Result<VmView, HostError>)>;
 
 impl Host {
-    /// Makes clones of a snapshot, here of these shells and on other hosts as the parcels
+    /// Makes clones of a snapshot, here of these shells and on other hosts as the requests
     /// say, all at once. Not cancel-safe.
     pub(crate) async fn instantiate(
         &self,
         snapshot: &Snapshot,
         shells: Assigned,
-        parcels: Result<Parcels, HostError>,
+        peer_requests: Result<PeerRequests, HostError>,
         origin: Origin<'_>,
         report: &mut ForkReport,
     ) -> Clones {
         let published = micros(origin.begun.elapsed());
         let (mut clones, far) = tokio::join!(
             self.instantiate_here(snapshot, shells, origin, report),
-            self.send(parcels, origin),
+            self.send(peer_requests, origin),
         );
         for (there, made) in far {
             report.extend(there);

@@ -2,10 +2,10 @@
 
 use super::Snapshot;
 use crate::{Host, HostError, blocking::blocking};
-use forkyard_guestlink::VERSION;
+use forkyard_agent_link::VERSION;
 use forkyard_image::{Lineage, write_file};
 use forkyard_pager::{PagerError, Refusal};
-use forkyard_store::VmRecord;
+use forkyard_records::VmRecord;
 use forkyard_sys_host::private;
 use forkyard_types::{ImageId, VmName, VmState};
 use forkyard_vm::Vm;

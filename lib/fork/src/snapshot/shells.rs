@@ -6,10 +6,10 @@ use crate::{
     Host, HostError,
     fork::{Wanted, assign},
 };
+use forkyard_agent_link::{CallId, Growth, Guest, Request};
 use forkyard_disk::copy_template;
-use forkyard_guestlink::{CallId, Growth, Guest, Request};
 use forkyard_network::Link;
-use forkyard_store::VmRecord;
+use forkyard_records::VmRecord;
 use forkyard_types::VmId;
 use forkyard_vmm::{Machine, MachineSpec, Shell, ShellSpec, VmmError, files};
 use futures::{StreamExt, stream};
@@ -228,6 +228,6 @@ impl Host {
                 .create_family(family, layout.of.network, &policy, None)
                 .await?;
         }
-        self.stretch(family).await
+        self.sync_overlay(family).await
     }
 }

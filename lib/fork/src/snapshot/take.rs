@@ -12,12 +12,12 @@ use super::{Layout, Snapshot, WarmShell};
 use crate::{
     Host, HostError,
     calls::Disjoint,
+    dirty_tracking::{Ahead, Copied, Take, all},
     fork::{Wanted, micros},
     generation::{Next, Rest},
-    noted::{Ahead, Copied, Take, all},
 };
 use forkyard_types::{ByteCount, ForkId, ForkMode, ForkReport, ImageId};
-use forkyard_vm::{Body, Vm};
+use forkyard_vm::{RunningVm, Vm};
 use forkyard_vmm::{Machine, VmmError};
 use std::{path::Path, time::Instant};
 use tracing::{Instrument as _, debug_span, instrument};
@@ -43,7 +43,7 @@ impl Host {
     pub(crate) async fn take_snapshot(
         &self,
         parent: &Vm,
-        body: &Body,
+        body: &RunningVm,
         (fork, mode): (ForkId, ForkMode),
         rest: Rest,
         assigned: &[(Wanted, Option<WarmShell>)],
@@ -65,7 +65,7 @@ impl Host {
             }
             let take = self.plan(parent, body, image).await?;
             // Not before: what is copied ahead must not disturb the guest.
-            let first = self.makers.first();
+            let first = self.fork_priority.raise();
             let asked = Instant::now();
             if !parent.is_paused() {
                 let still = body
@@ -80,7 +80,7 @@ impl Host {
         };
         let taken = match ready.await {
             Ok((take, first)) => self
-                .take_still(parent, body, (next, &layout), take, report)
+                .capture_paused(parent, body, (next, &layout), take, report)
                 .await
                 .map(|taken| (take, taken, first)),
             Err(error) => {
@@ -129,10 +129,10 @@ impl Host {
 
     /// Takes it, the parent standing still meanwhile.
     #[instrument(name = "pause", level = "debug", skip_all)]
-    async fn take_still(
+    async fn capture_paused(
         &self,
         parent: &Vm,
-        body: &Body,
+        body: &RunningVm,
         (next, layout): (Next, &Layout),
         take: Take,
         report: &mut ForkReport,

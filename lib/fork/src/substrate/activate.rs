@@ -12,7 +12,7 @@ use crate::{
     terms::NewTerms,
 };
 use forkyard_network::Subnet;
-use forkyard_store::FamilyRecord;
+use forkyard_records::FamilyRecord;
 use forkyard_substrate::access::Act;
 use forkyard_types::{
     ActivateRequest, ActivateResponse, CloneResult, EventVm, ForkId, ForkMode, ForkReport, Member,

@@ -12,7 +12,7 @@
 
 use super::{Leaving, Substrate, activate::Founders, dock};
 use crate::{Host, HostError, bases::Base, boot::made_up, substrate::bundle::Way};
-use forkyard_store::StoreError;
+use forkyard_records::StoreError;
 use forkyard_types::{CloneResult, RunRequest, SubstrateKind, VmId, VmName, VmView};
 use forkyard_vmm::Accel;
 use std::path::PathBuf;

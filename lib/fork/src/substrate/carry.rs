@@ -10,7 +10,7 @@ use crate::{
     blocking::blocking,
     boot::{MEMORY_MIB, VCPUS},
 };
-use forkyard_guestlink::VERSION;
+use forkyard_agent_link::VERSION;
 use forkyard_image::Layer;
 use forkyard_substrate::{
     access::Act,

@@ -2,9 +2,9 @@
 
 use super::{Entry, Leaving, Substrate, SubstrateError, sum_of};
 use crate::{Host, HostError, blocking::blocking};
-use forkyard_guestlink::VERSION;
-use forkyard_guestlink::{Command, ExecOut, Stream};
-use forkyard_store::VmRecord;
+use forkyard_agent_link::VERSION;
+use forkyard_agent_link::{Command, ExecOut, Stream};
+use forkyard_records::VmRecord;
 use forkyard_substrate::{LISTS, Lists, Plan, Prepared};
 use forkyard_types::{
     ByteCount, CheckpointRequest, CloneResult, DockRequest, ExitStatus, ForkId, ForkRequest,

@@ -73,7 +73,7 @@ pub enum SubstrateError {
     /// The agent in its memory is of another version.
     #[error(
         "the agent in the memory of substrate {name} speaks version {agent} of its messages, this daemon version {}",
-        forkyard_guestlink::VERSION
+        forkyard_agent_link::VERSION
     )]
     OtherAgent {
         /// The substrate.

@@ -8,9 +8,9 @@ use crate::{
     blocking::blocking,
     snapshot::{Disk, Layout, Original},
 };
-use forkyard_guestlink::{Growth, VERSION};
+use forkyard_agent_link::{Growth, VERSION};
 use forkyard_network::Subnet;
-use forkyard_store::FamilyRecord;
+use forkyard_records::FamilyRecord;
 use forkyard_types::{ImageId, Member, SubstrateParts, VmId, VmName};
 use forkyard_vm::UnderWay;
 use std::fs;

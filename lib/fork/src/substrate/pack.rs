@@ -7,7 +7,7 @@
 use super::{DEVICES, DISK, Entry, MEMORY, size};
 use crate::{Host, HostError, blocking::blocking, snapshot::Disk};
 use forkyard_image::{Image, Layer, Temper, rewrite};
-use forkyard_store::VmRecord;
+use forkyard_records::VmRecord;
 use forkyard_sys_host::private;
 use forkyard_types::{ByteCount, ImageId, PAGE_SIZE, SubstrateKind, SubstratePart, SubstrateParts};
 use std::{

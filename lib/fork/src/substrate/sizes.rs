@@ -14,7 +14,7 @@ use crate::{
     blocking::blocking,
     boot::{MEMORY_MIB, VCPUS},
 };
-use forkyard_guestlink::Growth;
+use forkyard_agent_link::Growth;
 use forkyard_image::{LayerBuilder, Lineage};
 use forkyard_pager::{PagerError, Refusal};
 use forkyard_sys_host::memory::{anonymous_file, seal};

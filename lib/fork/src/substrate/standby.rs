@@ -26,10 +26,10 @@ use crate::{
     network_of,
     snapshot::{Vessel, WarmShell},
 };
+use forkyard_agent_link::{Cloned, Growth, Guest, Identify};
 use forkyard_forecast::Millis;
-use forkyard_guestlink::{Cloned, Growth, Guest, Identify};
 use forkyard_network::Subnet;
-use forkyard_store::{FamilyRecord, VmRecord};
+use forkyard_records::{FamilyRecord, VmRecord};
 use forkyard_substrate::access::Act;
 use forkyard_types::{
     ByteCount, Epoch, ForkId, StandbyRequest, StandbyView, SubstrateView, VmId, VmName,

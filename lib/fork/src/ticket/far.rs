@@ -163,7 +163,7 @@ impl Entry {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forkyard_guestlink::CloneEnd;
+    use forkyard_agent_link::CloneEnd;
     use forkyard_types::{Member, PeerPromise};
 
     fn ticket(clones: &[(u16, u8)]) -> PeerTicket {

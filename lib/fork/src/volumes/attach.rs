@@ -3,7 +3,7 @@
 use super::{Blockd, FORK, VolumeError, over, writer_of};
 use crate::{Host, HostError, blocking::blocking, snapshot::Disk};
 use forkyard_blockd::{Request, Writer};
-use forkyard_store::VmRecord;
+use forkyard_records::VmRecord;
 use forkyard_types::{ByteCount, ImageId, RootVolume, VmName, VmState, VolumeAt, VolumeUse};
 use forkyard_vm::Vm;
 use forkyard_vmm::RootDisk;
@@ -36,7 +36,7 @@ impl Host {
     }
 
     /// Begins the writer of a VM that is about to start. It is recorded; if the VM does not come
-    /// up, it is the caller's to end, by [`Host::end_body`].
+    /// up, it is the caller's to end, by [`Host::end_running`].
     pub(crate) async fn begin_writer(&self, vm: &Vm) -> Result<(), HostError> {
         self.begin_data(vm).await?;
         let Some(VolumeUse::Written { volume, .. }) = vm.record().volume else {

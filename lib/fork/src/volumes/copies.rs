@@ -14,7 +14,7 @@
 use super::{SENT, VolumeError, data::is_private_name, is_private, uses, writer_of};
 use crate::{Host, HostError, blocking::blocking};
 use forkyard_blockd::{Request, Writer};
-use forkyard_store::{VmRecord, VolumeCopy};
+use forkyard_records::{VmRecord, VolumeCopy};
 use forkyard_types::{ForkId, PeerMigrated, PeerVolume, VmName, VolumeAt, VolumeUse};
 
 /// Name that a volume's host has in messages before its own is known.

@@ -22,7 +22,7 @@
 use super::{Blockd, FORK, VolumeError, uses};
 use crate::{Host, HostError, blocking::blocking, snapshot::Layout};
 use forkyard_blockd::Request;
-use forkyard_store::VmRecord;
+use forkyard_records::VmRecord;
 use forkyard_types::{DataDisk, DataRole, DataVolume, ImageId, RunRequest, VmId, VmName, VolumeAt};
 use forkyard_vm::Vm;
 use forkyard_vmm::DataDrive;
@@ -179,7 +179,7 @@ impl Host {
     }
 
     /// Begins the writers of a VM's data disks. They are recorded; if the VM does not come up, they
-    /// are the caller's to end, by [`Host::end_body`].
+    /// are the caller's to end, by [`Host::end_running`].
     pub(super) async fn begin_data(&self, vm: &Vm) -> Result<(), HostError> {
         let mut record = vm.record();
         if record.data.iter().all(|disk| disk.written().is_none()) {

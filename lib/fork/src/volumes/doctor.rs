@@ -3,7 +3,7 @@
 use super::{FORK, over, uses, writer_of};
 use crate::{Host, HostError, blocking::blocking};
 use forkyard_blockd::{Request, Status, Writer};
-use forkyard_store::VmRecord;
+use forkyard_records::VmRecord;
 use forkyard_types::{VmName, VolumeAt};
 use std::time::Duration;
 

@@ -14,7 +14,7 @@
 use super::entry::{Ready, State};
 use super::{Catalog, Node, bad_layer};
 use crate::Refusal;
-use crate::kin::{Fingerprint, Likeness};
+use crate::similar::{Fingerprint, Similarity};
 use crate::touched::Run;
 use forkyard_image::{Image, Layer, Lineage};
 use forkyard_types::PageCount;
@@ -55,7 +55,7 @@ impl Draft {
             .candidates
             .into_iter()
             .map(|(candidate, fingerprint)| (fingerprint.likeness(&image), candidate))
-            .filter(|(likeness, _)| *likeness >= Likeness::KIN)
+            .filter(|(likeness, _)| *likeness >= Similarity::KIN)
             .collect();
         kin.sort_by_key(|(likeness, _)| *likeness);
         Ok(Self {

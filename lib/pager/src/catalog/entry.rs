@@ -1,7 +1,7 @@
 //! One image of the catalog.
 
 use super::MOST_PUSHED;
-use crate::kin::Fingerprint;
+use crate::similar::Fingerprint;
 use crate::streams::Streams;
 use crate::touched::{Holds, Run, Touched, joined};
 use forkyard_image::{Holdings, Image};

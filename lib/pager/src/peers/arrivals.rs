@@ -93,7 +93,7 @@ pub(crate) enum Verdict<W> {
 
 /// Outcome of reads that were kept.
 #[derive(Debug)]
-pub(crate) enum Told<'a, W> {
+pub(crate) enum ReadOutcome<'a, W> {
     /// Answer them; these pages have just come, and some of them may wait for one.
     Answer(Vec<W>, Fresh<'a>),
     /// Answer them with an error.
@@ -329,7 +329,11 @@ impl<W> Arrivals<W> {
     }
 
     /// Takes pages that are here; returns the reads to answer.
-    fn came<'a>(&self, all: &[(Run, Option<Checksum>)], fresh: Fresh<'a>) -> Vec<Told<'a, W>> {
+    fn came<'a>(
+        &self,
+        all: &[(Run, Option<Checksum>)],
+        fresh: Fresh<'a>,
+    ) -> Vec<ReadOutcome<'a, W>> {
         let mut state = self.state();
         let (mut answer, mut new) = (Vec::new(), false);
         for (run, checksum) in all {
@@ -345,8 +349,8 @@ impl<W> Arrivals<W> {
                 state.waiting.came(page, &mut answer);
             }
         }
-        let answer = (!answer.is_empty()).then_some(Told::Answer(answer, fresh));
-        let whole = (new && state.have.is_full()).then_some(Told::Whole);
+        let answer = (!answer.is_empty()).then_some(ReadOutcome::Answer(answer, fresh));
+        let whole = (new && state.have.is_full()).then_some(ReadOutcome::Whole);
         answer.into_iter().chain(whole).collect()
     }
 
@@ -356,10 +360,10 @@ impl<W> Arrivals<W> {
         change: impl FnOnce(&mut State<W>),
         which: impl Fn(Run) -> bool,
         why: String,
-    ) -> Told<'static, W> {
+    ) -> ReadOutcome<'static, W> {
         let mut state = self.state();
         change(&mut state);
-        Told::Refuse(state.waiting.take(which), why)
+        ReadOutcome::Refuse(state.waiting.take(which), why)
     }
 }
 
@@ -380,7 +384,7 @@ enum Kind {
     Zero,
 }
 
-impl<W, T: Fn(Told<'_, W>)> Reader<W, T> {
+impl<W, T: Fn(ReadOutcome<'_, W>)> Reader<W, T> {
     /// `tell` is told what becomes of reads that wait.
     pub fn new(arrivals: Arc<Arrivals<W>>, tell: T) -> Self {
         Self {
@@ -410,7 +414,7 @@ impl<W, T: Fn(Told<'_, W>)> Reader<W, T> {
         data.sort_by_key(|(page, _)| *page);
         let alone = self.arrivals.alone(&data);
         if !alone.is_empty() {
-            (self.tell)(Told::Answer(alone, Fresh(&data)));
+            (self.tell)(ReadOutcome::Answer(alone, Fresh(&data)));
         }
         self.arrivals.write(&data)?;
         let summed = came
@@ -430,7 +434,7 @@ impl<W, T: Fn(Told<'_, W>)> Reader<W, T> {
     }
 }
 
-impl<W, T: Fn(Told<'_, W>)> PageSink for Reader<W, T> {
+impl<W, T: Fn(ReadOutcome<'_, W>)> PageSink for Reader<W, T> {
     fn page(&mut self, page: PageNo, bytes: &Page) {
         self.bytes.extend_from_slice(bytes);
         let pages = PageCount(1);

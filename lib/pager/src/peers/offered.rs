@@ -1,6 +1,6 @@
 //! An image as other hosts are served from it.
 
-use super::Heard;
+use super::PeerEvent;
 use crate::catalog::Node;
 use forkyard_image::Image;
 use forkyard_transfer::{Content, Page, PageSource};
@@ -19,7 +19,7 @@ const MOST_WANTED: usize = 4096;
 /// than it can be noted is left out.
 #[derive(Clone, Debug)]
 pub(super) struct Wishes {
-    pub heard: Sender<Heard>,
+    pub heard: Sender<PeerEvent>,
     pub waiting: Arc<AtomicUsize>,
 }
 
@@ -30,7 +30,7 @@ impl Wishes {
         }
         self.waiting.fetch_add(1, Ordering::Relaxed);
         // Fails only if the thread is gone, and the pager with it.
-        let _ = self.heard.send(Heard::Wanted(node, page));
+        let _ = self.heard.send(PeerEvent::Wanted(node, page));
     }
 }
 

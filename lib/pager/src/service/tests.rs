@@ -34,12 +34,12 @@ fn what_a_publication_costs_those_who_fault() {
         builder.finish(&file).expect("a layer");
         Layer::open(file).expect("a layer")
     };
-    let past = Past {
+    let past = Recovered {
         catalog: Catalog::new(),
-        ledger: None,
+        successor_state: None,
         answered: Answered::default(),
     };
-    let service = Service::start(Care::default(), past).expect("starts");
+    let service = Service::start(PagerOptions::default(), past).expect("starts");
     let first = ImageId::random();
     service.publish(layer(first)).expect("publishes");
     let (node, _) = service.catalog().find(first).expect("known");

@@ -3,8 +3,8 @@
 
 use forkyard_image::{LayerBuilder, Lineage, Slot};
 use forkyard_pager::{
-    Care, Pager, PagerClient, PagerError, Prefetch, Programs, Role, Setup, Shutdown, StartError,
-    image_path, keep, other_half,
+    Pager, PagerClient, PagerError, PagerOptions, Prefetch, Programs, Role, Setup, Shutdown,
+    StartError, image_path, keep, other_half,
 };
 use forkyard_sys_host::mapping::Mapping;
 use forkyard_sys_host::memory::anonymous_file;
@@ -269,9 +269,9 @@ fn spawn(directory: &Path, settings: Settings) -> Option<Process> {
     None
 }
 
-fn care() -> Care {
+fn care() -> PagerOptions {
     let milliseconds = |text: String| text.parse().expect("a number");
-    Care {
+    PagerOptions {
         prefetch: match env::var(PREFETCH) {
             Ok(_) => Prefetch::Yes,
             Err(_) => Prefetch::No,

@@ -6,4 +6,4 @@ mod hosts;
 mod serving;
 mod sharing;
 
-use forkyard_link as link;
+use forkyard_testnet as link;

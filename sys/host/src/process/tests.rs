@@ -1,5 +1,5 @@
 use super::*;
-use crate::room::{Piece, Use};
+use crate::jail::{Piece, Use};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::{
     fs::File,
@@ -72,7 +72,7 @@ fn only_what_is_meant_to_is_inherited() {
     let pieces = pieces.into_iter().collect::<Result<_, _>>().expect("root");
     let surroundings = Surroundings {
         network: Arc::new(empty_network().expect("root")),
-        room: Room::build(pieces, links.into()).expect("root"),
+        jail: Jail::build(pieces, links.into()).expect("root"),
         bounds: Bounds {
             threads: Some(400),
             private: Some(3 << 30),

@@ -1,5 +1,5 @@
 use super::*;
-use forkyard_guestlink::Frames;
+use forkyard_agent_link::Frames;
 use forkyard_types::{Ticket, TicketKind};
 use std::{fs::File, os::fd::OwnedFd, process::Command};
 

@@ -6,7 +6,7 @@
 
 use super::cpus::{CPUS, set_online};
 use crate::init::{Outcome, doing};
-use forkyard_guestlink::Growth;
+use forkyard_agent_link::Growth;
 use std::{
     fs, io,
     path::{Path, PathBuf},
@@ -22,7 +22,7 @@ const AT_ONCE: &str = "/sys/devices/system/memory/auto_online_blocks";
 const ACCOUNT: &str = "/proc/meminfo";
 /// Time for memory or vCPUs to come: an emulated guest takes a second for a few GiB.
 const PATIENCE: Duration = Duration::from_secs(20);
-const BREATH: Duration = Duration::from_millis(2);
+const RETRY_PAUSE: Duration = Duration::from_millis(2);
 
 /// Takes all of it into use.
 pub fn take(growth: Growth) -> Outcome {
@@ -113,7 +113,7 @@ fn wait(done: impl Fn() -> bool) -> bool {
         if begun.elapsed() > PATIENCE {
             return false;
         }
-        thread::sleep(BREATH);
+        thread::sleep(RETRY_PAUSE);
     }
 }
 

@@ -1,6 +1,6 @@
 //! Output of a command that is kept, and the position of each reader in it.
 
-use forkyard_guestlink::{Session, Stream, ToHost};
+use forkyard_agent_link::{Session, Stream, ToHost};
 use forkyard_types::{ExitStatus, KeptCommand, NotStarted};
 use std::collections::{BTreeMap, VecDeque};
 

@@ -10,8 +10,8 @@
 
 use super::stat::PREFIX;
 use anyhow::Context;
+use forkyard_api_client::Client;
 use forkyard_autoscale::SlotNo;
-use forkyard_client::Client;
 use forkyard_types::{GuestPort, VmId};
 use std::{
     fs::{self, Permissions},
@@ -31,7 +31,7 @@ use tokio::{
 
 /// Time for which there is no socket when the VM has taken no connection, and before another try
 /// where none can be taken here.
-const BREATH: Duration = Duration::from_millis(500);
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
 /// The way to one server. Dropped, it takes no more connections; those it has go on.
 #[derive(Debug)]
@@ -75,7 +75,7 @@ impl Way {
                     Err(error) => tell!("forkyard: cannot listen on {}: {error}", at.display()),
                 }
                 let _ = fs::remove_file(&at);
-                sleep(BREATH).await;
+                sleep(RETRY_PAUSE).await;
             }
         });
         Ok(Self { path, accepting })

@@ -3,7 +3,7 @@
 use super::{BEGUN, Is, SAID};
 use anyhow::{Context as _, bail};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
-use forkyard_client::{Client, ClientError, of_files};
+use forkyard_api_client::{Client, ClientError, of_files};
 use forkyard_compose::{Health, Member, Pulse, Verdict};
 use forkyard_types::{ErrorKind, ExecEvent, ExecRequest, ExitStatus, FilesWritten, VmView};
 use tokio::time::{Instant, sleep};

@@ -1,7 +1,7 @@
 //! Words on standard error for a user whose command says nothing: its VM may not answer any more.
 
 use crate::output;
-use forkyard_client::{Client, of_vm};
+use forkyard_api_client::{Client, of_vm};
 use forkyard_types::VmView;
 use hyper::Method;
 use std::{convert::Infallible, time::Duration};

@@ -2,7 +2,7 @@
 
 use crate::{args::Format, output};
 use clap::{Args, ValueEnum};
-use forkyard_client::{Client, of_vm};
+use forkyard_api_client::{Client, of_vm};
 use forkyard_types::{FriendlyLaw, FriendlySettings};
 use hyper::Method;
 use serde_json::Value;

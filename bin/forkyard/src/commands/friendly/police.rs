@@ -6,7 +6,7 @@
 use crate::{args::Format, commands::top};
 use anyhow::{Context, bail, ensure};
 use clap::{Args, ValueEnum};
-use forkyard_client::{Client, ClientError, of_vm};
+use forkyard_api_client::{Client, ClientError, of_vm};
 use forkyard_friendly::{Finding, Police, PoliceConfig, Sample, Use};
 use forkyard_types::{
     ErrorKind, SchedLevel, SchedPolicy, SchedSettings, SchedState, Usage, VmId, VmUsage,

@@ -7,7 +7,7 @@ use super::{
     words::{Exec, Read, Write},
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
-use forkyard_client::{Client, ClientError, UploadError, of_files};
+use forkyard_api_client::{Client, ClientError, UploadError, of_files};
 use forkyard_types::{ApiError, ErrorKind, ExecEvent, ExecTimedOut, ExitStatus, FilesWritten};
 use serde::Serialize;
 use serde_json::json;

@@ -9,7 +9,7 @@ use super::{
     words::{Exec, SessionEnd, SessionRead, SessionWrite},
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
-use forkyard_client::{Client, ClientError, Events, of_vm};
+use forkyard_api_client::{Client, ClientError, Events, of_vm};
 use forkyard_types::{Attach, ExecEvent, ExecInput, ExecRequest, ExitStatus, KeptCommand};
 use hyper::Method;
 use serde_json::{Value, json};

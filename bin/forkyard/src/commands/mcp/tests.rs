@@ -1,7 +1,7 @@
 //! Sessions as clients lead them, by lines of JSON-RPC, with a daemon that is a script.
 
 use super::*;
-use forkyard_client::{Place, Trust};
+use forkyard_api_client::{Place, Trust};
 use serde_json::Value;
 use std::{path::Path, time::Duration};
 use tokio::{

@@ -3,7 +3,7 @@
 use crate::{args::Format, output};
 use anyhow::bail;
 use clap::Args as ClapArgs;
-use forkyard_client::{Client, of_vm};
+use forkyard_api_client::{Client, of_vm};
 use forkyard_types::{
     Parallel, SchedLevel, SchedMeans, SchedPause, SchedPolicy, SchedProcess, SchedSettings,
     SchedState, VcpuSched, VmSched,

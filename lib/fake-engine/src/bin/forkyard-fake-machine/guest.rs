@@ -5,7 +5,7 @@ use crate::{
     program::{Program, Said, Wish},
     servers::{self, Connections},
 };
-use forkyard_guestlink::{
+use forkyard_agent_link::{
     CallId, Cloned, Command, FrameReader, Request, Session, Stream, ToGuest, ToHost, VERSION, send,
 };
 use forkyard_types::{Epoch, ExitStatus, NotStarted, RequestId};

@@ -13,7 +13,7 @@
 //! `sh -e -c SCRIPT` is a script of such lines, apart by line ends, `;` or `&&`.
 
 use crate::memory::Memory;
-use forkyard_guestlink::{Answer, Ask};
+use forkyard_agent_link::{Answer, Ask};
 use forkyard_types::{ApiError, TicketId, TicketKind};
 use serde::{Deserialize, Serialize};
 

@@ -3,7 +3,7 @@
 //! A server greets by the guest's name in a line, says what it hears, and ends once it has heard the
 //! end. It hears no more while what it says is not taken.
 
-use forkyard_guestlink::{
+use forkyard_agent_link::{
     CHUNK, CONNECTED, END, Parts, Piece, Session, Stream, ToHost, WINDOW, part,
 };
 use forkyard_types::ExitStatus;
@@ -19,7 +19,7 @@ pub fn wanted(argv: &[String]) -> Option<Option<u16>> {
     }
 }
 
-/// Words of the program where nothing listens, and its end.
+/// QemuLog of the program where nothing listens, and its end.
 pub fn refuse(session: Session) -> Vec<ToHost> {
     let (stream, data) = (Stream::Err, b"connection refused".to_vec());
     let said = ToHost::ExecOutput {

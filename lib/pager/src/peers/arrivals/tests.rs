@@ -6,8 +6,8 @@ use std::time::Instant;
 
 const PAGES: u64 = 200;
 
-type Log = Rc<RefCell<Vec<Told<'static, u64>>>>;
-type Tell = Box<dyn Fn(Told<'_, u64>)>;
+type Log = Rc<RefCell<Vec<ReadOutcome<'static, u64>>>>;
+type Tell = Box<dyn Fn(ReadOutcome<'_, u64>)>;
 
 fn reader(size: u64) -> (Reader<u64, Tell>, Arc<Arrivals<u64>>, Log) {
     let arrivals = Arrivals::new(ImageId(Default::default()), PageCount(size)).expect("memory");
@@ -15,16 +15,16 @@ fn reader(size: u64) -> (Reader<u64, Tell>, Arc<Arrivals<u64>>, Log) {
     let its = Rc::clone(&log);
     let tell: Tell = Box::new(move |told| {
         its.borrow_mut().push(match told {
-            Told::Answer(reads, fresh) => {
+            ReadOutcome::Answer(reads, fresh) => {
                 for (page, bytes) in fresh.0 {
                     assert_eq!(fresh.page(*page), Some(&content(page.0)[..]));
                     assert_eq!(*bytes, content(page.0));
                 }
                 assert_eq!(fresh.page(PageNo(size)), None);
-                Told::Answer(reads, Fresh(&[]))
+                ReadOutcome::Answer(reads, Fresh(&[]))
             }
-            Told::Refuse(reads, why) => Told::Refuse(reads, why),
-            Told::Whole => Told::Whole,
+            ReadOutcome::Refuse(reads, why) => ReadOutcome::Refuse(reads, why),
+            ReadOutcome::Whole => ReadOutcome::Whole,
         });
     });
     let reader = Reader::new(Arc::clone(&arrivals), tell);
@@ -55,9 +55,9 @@ fn zeros(reader: &mut impl PageSink, first: u64, pages: u64) {
 fn answered(log: &Log) -> Vec<u64> {
     let told = std::mem::take(&mut *log.borrow_mut());
     let reads = told.into_iter().flat_map(|told| match told {
-        Told::Answer(reads, _) => reads,
-        Told::Refuse(..) => panic!("{told:?}"),
-        Told::Whole => Vec::new(),
+        ReadOutcome::Answer(reads, _) => reads,
+        ReadOutcome::Refuse(..) => panic!("{told:?}"),
+        ReadOutcome::Whole => Vec::new(),
     });
     reads.collect()
 }
@@ -144,7 +144,11 @@ fn reads_of_a_page_that_will_not_come_are_refused_and_others_wait_on() {
     reader.page(PageNo(8), &content(8));
     reader.gone(PageNo(3));
     let told = std::mem::take(&mut *log.borrow_mut());
-    let [Told::Answer(here, _), Told::Refuse(refused, _)] = &told[..] else {
+    let [
+        ReadOutcome::Answer(here, _),
+        ReadOutcome::Refuse(refused, _),
+    ] = &told[..]
+    else {
         panic!("{told:?}");
     };
     assert_eq!((&here[..], &refused[..]), (&[3][..], &[0, 1][..]));
@@ -162,7 +166,7 @@ fn who_waits_for_one_page_has_it_before_it_is_in_its_place_and_others_after() {
     let arrivals = Arrivals::new(ImageId(Default::default()), PageCount(4)).expect("memory");
     let (arrivals, log) = (Arc::new(arrivals), RefCell::new(Vec::new()));
     let mut reader = Reader::new(Arc::clone(&arrivals), |told| {
-        if let Told::Answer(reads, fresh) = told {
+        if let ReadOutcome::Answer(reads, fresh) = told {
             let here = arrivals.away(run(1, 1)).is_empty();
             let given = fresh.page(PageNo(1)) == Some(&content(1)[..]);
             log.borrow_mut().push((reads, given, here));

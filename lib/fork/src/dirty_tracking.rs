@@ -1,0 +1,325 @@
+//! Estimates of how little of a VM's memory the next image must copy.
+//!
+//! Once the kernel notes which of a VM's pages are written, each image of it
+//! goes over the one before and holds what was written in between: a fork soon
+//! after another copies little, and any fork can copy ahead, while the parent
+//! runs, and pause it for what is written meanwhile.
+//!
+//! What a guest gave up in between (it reports what is free) is not written: it
+//! stays in the images below, and would take memory, and be sent to other hosts, for
+//! ever. Once that is much, all is copied anew.
+
+use crate::{Host, HostError, blocking::blocking};
+use forkyard_capture::{Captured, Counts, HostAddr, Pages, Region, capture, count};
+use forkyard_image::Lineage;
+use forkyard_types::{ForkMode, ForkReport, ImageId, PageCount};
+use forkyard_vm::{RunningVm, Vm, lock};
+use std::{
+    num::NonZeroUsize,
+    sync::Mutex,
+    time::{Duration, Instant},
+};
+
+/// Pages that may be left to copy in the pause: a millisecond or two of it.
+const ENOUGH: PageCount = PageCount(512);
+/// Fewer are not worth a round of its own: an image more costs as much as
+/// copying these.
+const WORTH_A_ROUND: PageCount = PageCount(2048);
+/// Rounds of copying ahead. A guest that writes everything all the time would
+/// keep this up for ever; each round leaves what was written during the last.
+const ROUNDS: u8 = 6;
+
+/// Amount that is copied before the parent pauses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Ahead {
+    /// One round with all cores, if it is worth it: the clones wait for it.
+    Once,
+    /// Rounds on one core until little is left: the parent hardly notices.
+    Until,
+}
+
+impl Ahead {
+    pub fn of(mode: ForkMode) -> Self {
+        match mode {
+            ForkMode::Fast => Self::Once,
+            ForkMode::Live => Self::Until,
+        }
+    }
+
+    fn rounds(self) -> u8 {
+        match self {
+            Self::Once => 1,
+            Self::Until => ROUNDS,
+        }
+    }
+
+    fn threads(self) -> NonZeroUsize {
+        match self {
+            Self::Once => all(),
+            Self::Until => NonZeroUsize::MIN,
+        }
+    }
+}
+
+/// Validity of the kernel's notes on a VM's memory.
+#[derive(Clone, Copy, Debug, Default)]
+struct DirtyTracking {
+    /// The image that writes were noted since, kept for the next to go over.
+    image: Option<ImageId>,
+    /// They were read, and what they said of is in no image yet.
+    spent: bool,
+    /// Most pages that the VM had for itself at any fork since it was copied whole:
+    /// its images have as many, or more.
+    held: PageCount,
+}
+
+impl DirtyTracking {
+    /// The image the next one may go over.
+    pub fn last(&self) -> Option<ImageId> {
+        self.image.filter(|_| !self.spent)
+    }
+
+    /// The image that is kept for the sake of the next.
+    pub fn kept(&self) -> Option<ImageId> {
+        self.image
+    }
+
+    /// They are being read.
+    pub fn spent(&mut self) {
+        self.spent = true;
+    }
+
+    /// All the VM has for itself is being copied.
+    pub fn whole(&mut self, pages: PageCount) {
+        self.held = pages;
+    }
+
+    /// The VM has so many pages for itself now. If its images have a quarter more,
+    /// then the next goes over none of them.
+    pub fn own(&mut self, pages: PageCount) {
+        let given_up = self.held.0.saturating_sub(pages.0);
+        if given_up >= WORTH_A_ROUND.0.max(self.held.0 / 4) {
+            self.spent = true;
+        }
+        self.held = self.held.max(pages);
+    }
+
+    /// They count from this image on; gives the one kept so far.
+    pub fn begin(&mut self, image: Option<ImageId>) -> Option<ImageId> {
+        self.spent = false;
+        std::mem::replace(&mut self.image, image)
+    }
+}
+
+/// Does this with the notes on a VM.
+fn notes<T>(vm: &Vm, work: impl FnOnce(&mut DirtyTracking) -> T) -> T {
+    work(&mut lock(&vm.attached::<Mutex<DirtyTracking>>()))
+}
+
+/// The image of a VM that is kept for the sake of the next.
+pub(crate) fn kept_image(vm: &Vm) -> Option<ImageId> {
+    notes(vm, |notes| notes.kept())
+}
+
+/// Lets a VM's notes count for nothing; gives the image that was kept for them.
+pub(crate) fn forget_image(vm: &Vm) -> Option<ImageId> {
+    notes(vm, |notes| notes.begin(None))
+}
+
+/// Plan for taking an image of a VM.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Take {
+    pid: u32,
+    region: Region,
+    pages: Pages,
+    lineage: Lineage,
+}
+
+impl Host {
+    /// Plans how to take `image` of a VM now.
+    pub(crate) async fn plan(
+        &self,
+        vm: &Vm,
+        body: &RunningVm,
+        image: ImageId,
+    ) -> Result<Take, HostError> {
+        let ram = body.machine.ram().await?;
+        let region = Region {
+            start: HostAddr(ram.hva),
+            pages: ram.len.pages(),
+        };
+        let (pages, over) = match (body.is_noted(region), notes(vm, |notes| notes.last())) {
+            (true, Some(last)) => (Pages::Written, Some(last)),
+            (true, None) => (Pages::PrivateAndTrack, vm.record().memory_image),
+            (false, _) => (Pages::Private, vm.record().memory_image),
+        };
+        Ok(Take {
+            pid: body.machine.record().process.pid,
+            region,
+            pages,
+            lineage: Lineage {
+                image,
+                parent: over,
+            },
+        })
+    }
+
+    /// Publishes an image that was taken. The VM's next one goes over it, if
+    /// its writes are noted; gives the image that was kept for that so far. To
+    /// retire it is the caller's, when there is time: it takes as long as it is large.
+    pub(crate) async fn publish(
+        &self,
+        vm: &Vm,
+        take: Take,
+        captured: Captured,
+    ) -> Result<Option<ImageId>, HostError> {
+        let layer = blocking(move || captured.finish()).await?;
+        self.pager_call(move |pager| pager.publish(take.lineage, layer))
+            .await?;
+        let image = match take.pages {
+            Pages::Private => None,
+            Pages::PrivateAndTrack | Pages::Written => Some(take.lineage.image),
+        };
+        Ok(notes(vm, |notes| notes.begin(image)))
+    }
+
+    /// Copies what there is while the VM runs. Where the kernel notes no writes
+    /// nothing can be, and only a live fork is an error then.
+    pub(crate) async fn copy_ahead(
+        &self,
+        vm: &Vm,
+        body: &RunningVm,
+        ahead: Ahead,
+        report: &mut ForkReport,
+    ) -> Result<(), HostError> {
+        let begun = Instant::now();
+        let next = self.plan(vm, body, ImageId::random()).await?;
+        if next.pages == Pages::Written {
+            let pages = Pages::PrivateAndTrack;
+            let own = Take { pages, ..next }.count().await?;
+            notes(vm, |notes| notes.own(own));
+        }
+        let mut before = PageCount(u64::MAX);
+        for _ in 0..ahead.rounds() {
+            let take = self.plan(vm, body, ImageId::random()).await?;
+            let worth_it = match (ahead, take.pages) {
+                (Ahead::Until, Pages::Private) => return Err(HostError::NotNoted),
+                (Ahead::Once, Pages::Private) => false,
+                (Ahead::Until, Pages::PrivateAndTrack | Pages::Written) => true,
+                (Ahead::Once, Pages::PrivateAndTrack | Pages::Written) => {
+                    take.count().await? >= WORTH_A_ROUND
+                }
+            };
+            if !worth_it {
+                return Ok(());
+            }
+            let copied = take.copy(vm, ahead.threads()).await?;
+            let counts = copied.counts;
+            if let Some(former) = self.publish(vm, take, copied.captured).await? {
+                self.retire(former).await;
+            }
+            report.ahead_rounds += 1;
+            report.pages_ahead.0 += counts.captured.0;
+            // Copying on would leave no less.
+            if counts.scanned <= ENOUGH || counts.scanned.0 > before.0 / 4 * 3 {
+                break;
+            }
+            before = counts.scanned;
+        }
+        report.ahead_us = crate::fork::micros(begun.elapsed());
+        Ok(())
+    }
+}
+
+/// As many threads as there are cores: the shortest pause.
+pub(crate) fn all() -> NonZeroUsize {
+    std::thread::available_parallelism().unwrap_or(NonZeroUsize::MIN)
+}
+
+/// Amount that was copied, and the time that took.
+pub(crate) struct Copied {
+    pub captured: Captured,
+    pub counts: Counts,
+    pub took: Duration,
+}
+
+impl Take {
+    /// Returns true if the kernel notes what is written.
+    pub fn is_noted(self) -> bool {
+        self.pages != Pages::Private
+    }
+
+    /// The image that it makes.
+    pub fn image(self) -> ImageId {
+        self.lineage.image
+    }
+
+    /// Counts the pages that a copy would look at now.
+    pub async fn count(self) -> Result<PageCount, HostError> {
+        let Self {
+            pid, region, pages, ..
+        } = self;
+        blocking(move || count(pid, region, pages)).await
+    }
+
+    /// Copies. What was noted is used up by this: until the copy is published,
+    /// there is no image the next could go over.
+    pub async fn copy(self, vm: &Vm, threads: NonZeroUsize) -> Result<Copied, HostError> {
+        let Self {
+            pid,
+            region,
+            pages,
+            lineage,
+        } = self;
+        notes(vm, DirtyTracking::spent);
+        let copied = blocking(move || {
+            let begun = Instant::now();
+            capture(pid, region, lineage, pages, threads)
+                .map(|captured| (captured, begun.elapsed()))
+        });
+        let (captured, took) = copied.await?;
+        let counts = captured.counts();
+        if pages == Pages::PrivateAndTrack {
+            notes(vm, |notes| notes.whole(counts.scanned));
+        }
+        Ok(Copied {
+            captured,
+            counts,
+            took,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn images_are_gone_over_until_much_of_them_was_given_up() {
+        let image = ImageId::random();
+        let mut notes = DirtyTracking::default();
+        notes.whole(PageCount(40_000));
+        notes.begin(Some(image));
+        // It has more, then less again.
+        for own in [50_000, 38_000] {
+            notes.own(PageCount(own));
+            assert_eq!(notes.last(), Some(image), "{own}");
+        }
+        notes.own(PageCount(37_500));
+        assert_eq!((notes.last(), notes.kept()), (None, Some(image)));
+        notes.whole(PageCount(37_500));
+        notes.begin(Some(image));
+        notes.own(PageCount(37_000));
+        assert_eq!(notes.last(), Some(image));
+    }
+
+    #[test]
+    fn little_is_never_much() {
+        let image = ImageId::random();
+        let mut notes = DirtyTracking::default();
+        notes.whole(PageCount(2000));
+        notes.begin(Some(image));
+        notes.own(PageCount(0));
+        assert_eq!(notes.last(), Some(image));
+    }
+}
