@@ -425,7 +425,7 @@ pub struct Run {
     /// A VM whose family's network it joins: the two reach each other, by that family's rights.
     #[arg(long, value_name = "VM", conflicts_with_all = ["max_clones", "out", "allow", "deny", "rate"])]
     pub join: Option<String>,
-    /// Most clones of its family, theirs included, alive or promised at once.
+    /// Most clones of its family, theirs included, alive or reserved at once.
     #[arg(long)]
     pub max_clones: Option<u16>,
     /// A file or folder in the guest that no clone inherits; may be repeated.

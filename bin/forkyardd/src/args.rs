@@ -99,7 +99,7 @@ pub struct Args {
         requires = "peers"
     )]
     pub pages: Option<SocketAddr>,
-    /// Most clones of a family, alive or promised, at which its guests get no more
+    /// Most clones of a family, alive or reserved, at which its guests get no more
     /// by their own calls.
     #[arg(long, env = "FORKYARD_GUEST_CLONES", value_name = "N", default_value_t = GuestBounds::default().clones)]
     pub guest_clones: u16,

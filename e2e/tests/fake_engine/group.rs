@@ -47,7 +47,7 @@ fn a_member_of_the_group_uses_vms_and_gives_out_no_tokens() {
     }
     for words in [&["token", "create", "ci"][..], &["token", "ls"]] {
         let refused = member.asks("daemon", words).wait().exited(1);
-        assert!(refused.stderr.contains("by root"), "{}", refused.stderr);
+        assert!(refused.stderr.contains("only root"), "{}", refused.stderr);
     }
     let log = fs::read_to_string(host.folder().join("run/daemon.log")).expect("a log");
     assert!(log.contains(r#"user "nobody": POST /v1/vms: 201"#), "{log}");

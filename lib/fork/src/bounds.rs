@@ -12,7 +12,7 @@ use std::{
 /// Bounds on what the guests of one family get by their own calls.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GuestBounds {
-    /// Clones alive or promised at once, all of the family's counted.
+    /// Clones alive or reserved at once, all of the family's counted.
     pub clones: u16,
     /// Forks between a VM that may fork and the one its family began with.
     pub generations: u16,

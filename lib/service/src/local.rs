@@ -69,7 +69,7 @@ pub async fn for_root(request: Request, next: Next) -> Response {
 pub fn roots_alone() -> Refusal {
     Refusal::new(
         ErrorKind::Forbidden,
-        "tokens, invitations and quotas are given out and taken back, and processes scheduled, by root on the host itself alone",
+        "only root on the host itself may give out tokens, invitations and quotas, take them back, or schedule processes of the host",
     )
 }
 

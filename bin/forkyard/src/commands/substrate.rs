@@ -167,7 +167,7 @@ pub struct Activate {
     /// A VM whose family's network they join, with that family's rights there.
     #[arg(long, value_name = "VM")]
     pub join: Option<String>,
-    /// Most clones of each one's family, alive or promised at once.
+    /// Most clones of each one's family, alive or reserved at once.
     #[arg(long)]
     pub max_clones: Option<u16>,
     /// A file or folder in the guest that no clone inherits; may be repeated.
