@@ -122,6 +122,21 @@ pub struct ClusterArgs {
 }
 
 impl ClusterArgs {
+    /// Refuses to have a node's host to itself: the daemon would open to guests what the node
+    /// closes, and stand in the way of the node's own.
+    pub fn check_standing(&self, state: &Path) -> anyhow::Result<()> {
+        let folder = folder(state);
+        if !self.wanted() && forkyard_cluster::is_of_node(&folder) {
+            bail!(
+                "this host is a node of a cluster: start the node's daemon (systemctl start forkyardd, or forkyardd \
+                 --cluster … or --join …). If it is to be a host of its own again: `forkyard node rm` it on another \
+                 node, and remove {}",
+                folder.display()
+            );
+        }
+        Ok(())
+    }
+
     /// Tells whether this host is to be a node.
     pub fn wanted(&self) -> bool {
         self.node.is_some()
@@ -151,7 +166,7 @@ impl ClusterArgs {
             true => Some(trust.client_as(own)?),
             false => None,
         };
-        let folder = state.join("cluster");
+        let folder = folder(state);
         let cluster = Cluster::start(Settings {
             etcd: self.cluster.clone(),
             etcd_tls,
@@ -213,4 +228,9 @@ fn memory() -> anyhow::Result<ByteCount> {
     bytes
         .map(ByteCount)
         .context("cannot tell the host's memory")
+}
+
+/// Folder of what a node keeps.
+fn folder(state: &Path) -> PathBuf {
+    state.join("cluster")
 }

@@ -27,6 +27,7 @@ const PORT: u16 = 7433;
 /// Serves until it is told to end, or has nothing to do any more.
 pub async fn serve(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
     let (folders, options) = (args.folders()?, args.options());
+    args.cluster.check_standing(&folders.state)?;
     let group = args.group.as_deref().map(listen::group).transpose()?;
     let database = folders.database();
     let sched = Service::new(&folders.run, &folders.bin);

@@ -183,6 +183,25 @@ fn a_dead_nodes_vms_are_lost_alone_and_it_can_be_forgotten() {
 fn a_node_without_its_lease_fences_itself_and_goes_on_when_it_has_it_again() {
     let mut cluster = Cluster::of_nodes(1);
     cluster.kill_daemon(0);
+    // A daemon of its own would open to guests what the node closes to them.
+    let host = cluster.host(0);
+    let program = host.dist().join("bin/forkyard").display().to_string();
+    let unset = [
+        "CLUSTER",
+        "NODE",
+        "ADVERTISE",
+        "LEASE",
+        "ETCD_INSECURE",
+        "FENCE",
+    ];
+    let unset = unset.map(|name| format!("--unset=FORKYARD_{name}"));
+    let words = [&unset[..], &[program, "ps".into()]].concat();
+    let refused = host
+        .start_program("/usr/bin/env", words, "")
+        .wait()
+        .exited(4);
+    let told = &refused.stderr;
+    assert!(told.contains("a node of a cluster"), "{told}");
     cluster.tell(0, "FORKYARD_FENCE", "pause");
     cluster.start(0);
     cluster.host(0).ok(["run", "tiny", "--name", "p"]);

@@ -11,7 +11,7 @@ use crate::{
     tenancy::{self, Kept},
 };
 use forkyard_api_client::Client;
-use forkyard_etcd::Etcd;
+use forkyard_etcd::{Etcd, EtcdError};
 use forkyard_placement::{Book, Ledger, Offer, Rooms, Slurm};
 use forkyard_tls::{ClientConfig, Fingerprint, Identity, ServerConfig};
 use forkyard_types::{
@@ -342,6 +342,12 @@ impl Cluster {
         let endpoints = self.shared().etcd.endpoints().iter();
         let places = endpoints.map(Endpoint::place);
         places.map(|(host, port)| (host.to_owned(), port)).collect()
+    }
+
+    /// Returns all places at which the cluster's etcd says that it is reached, by its members, too.
+    /// Cancel-safe.
+    pub async fn etcd_members(&self) -> Result<Vec<(String, u16)>, EtcdError> {
+        self.shared().etcd.members().await
     }
 
     /// Returns the addresses of nodes, this one included, as far as they are known.

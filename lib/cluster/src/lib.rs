@@ -33,6 +33,7 @@ pub use error::ClusterError;
 pub use forkyard_etcd::Endpoint;
 pub use forkyard_placement::{Denied, Grant, Layout, Need, Place, Wish};
 pub use invitation::{InvalidInvitation, Token};
+pub use membership::is_of_node;
 pub use news::{NodeStates, news};
 pub use places::{Claim, Reservation};
 pub use records::{Reach, Whereabouts};

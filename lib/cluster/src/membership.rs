@@ -46,6 +46,11 @@ pub(crate) fn authority_key(book: &Book) -> String {
     book.key("authority", "founded")
 }
 
+/// Tells whether a host that has this folder is, or was, a node of a cluster.
+pub fn is_of_node(folder: &Path) -> bool {
+    folder.join(ETCD).exists()
+}
+
 /// The etcd that a node was told of when it joined.
 pub(crate) fn kept_endpoints(folder: &Path) -> Option<Vec<Endpoint>> {
     let text = fs::read(folder.join(ETCD)).ok()?;

@@ -2,12 +2,12 @@
 
 use crate::{
     Endpoint, Entry, EtcdError, Keys, LeaseId, Range, Revision, Txn, TxnOutcome, Watch, txn,
-    wire::{Answered, Bytes, Failure, Granted, KeptAlive, Line, Put},
+    wire::{Answered, Bytes, Failure, Granted, KeptAlive, Line, Members, Put},
 };
 use bytes::Bytes as Body;
 use forkyard_tls::{ClientConfig, ServerName};
 use http_body_util::{BodyExt, Full, Limited};
-use hyper::{Request, Response, body::Incoming, client::conn::http1};
+use hyper::{Request, Response, Uri, body::Incoming, client::conn::http1};
 use hyper_util::rt::TokioIo;
 use serde::{Serialize, de::DeserializeOwned};
 use serde_json::json;
@@ -32,6 +32,10 @@ const CONNECT: Duration = Duration::from_secs(2);
 const ANSWER: Duration = Duration::from_secs(15);
 /// Bytes of an answer.
 const MOST: usize = 64 << 20;
+/// Port for clients, where a member's URL names none.
+const CLIENTS: u16 = 2379;
+/// Port for other members, where its URL names none.
+const PEERS: u16 = 2380;
 
 /// A client of an etcd, or of several that are one cluster.
 #[derive(Clone, Debug)]
@@ -131,6 +135,20 @@ impl Etcd {
     pub async fn revoke(&self, lease: LeaseId) -> Result<(), EtcdError> {
         let _: Answered = self.call("/v3/lease/revoke", &json!({"ID": lease})).await?;
         Ok(())
+    }
+
+    /// Lists the places at which members of etcd are reached, by clients and by each other: names or
+    /// addresses, and ports. Cancel-safe.
+    pub async fn members(&self) -> Result<Vec<(String, u16)>, EtcdError> {
+        let listed: Members = self.call("/v3/cluster/member/list", &json!({})).await?;
+        let urls = listed.members.into_iter().flat_map(|member| {
+            let clients = member.client_urls.into_iter().map(|url| (url, CLIENTS));
+            let peers = member.peer_urls.into_iter().map(|url| (url, PEERS));
+            clients.chain(peers)
+        });
+        Ok(urls
+            .filter_map(|(url, port)| place_of(&url, port))
+            .collect())
     }
 
     /// Watches keys, from `from` on: nothing is left out, and nothing is told
@@ -269,5 +287,32 @@ pub(crate) fn refusal(failure: Failure) -> EtcdError {
     match code == NOT_FOUND && message.contains("lease not found") {
         true => EtcdError::LeaseGone,
         false => EtcdError::Refused { code, message },
+    }
+}
+
+/// Host and port of a URL; none if it has no host, as that of a Unix socket.
+fn place_of(url: &str, port: u16) -> Option<(String, u16)> {
+    let url: Uri = url.parse().ok()?;
+    let host = url.host().filter(|host| !host.is_empty())?;
+    let host = host.trim_matches(['[', ']']).to_owned();
+    Some((host, url.port_u16().unwrap_or(port)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_members_place_is_its_urls_host_and_port() {
+        let place = |host: &str, port| Some((host.to_owned(), port));
+        for (url, expected) in [
+            ("http://10.0.0.1:2480", place("10.0.0.1", 2480)),
+            ("https://etcd.example", place("etcd.example", PEERS)),
+            ("http://[::1]:1", place("::1", 1)),
+            ("unix:///run/etcd.sock", None),
+            ("", None),
+        ] {
+            assert_eq!(place_of(url, PEERS), expected, "{url}");
+        }
     }
 }

@@ -129,6 +129,23 @@ pub(crate) struct KeyValue {
     pub mod_revision: Revision,
 }
 
+/// Members of an etcd.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Members {
+    pub members: Vec<Member>,
+}
+
+/// URLs of a member.
+#[derive(Clone, Debug, Default, Deserialize)]
+#[serde(default)]
+pub(crate) struct Member {
+    #[serde(rename = "clientURLs")]
+    pub client_urls: Vec<String>,
+    #[serde(rename = "peerURLs")]
+    pub peer_urls: Vec<String>,
+}
+
 impl TryFrom<KeyValue> for Entry {
     type Error = EtcdError;
 

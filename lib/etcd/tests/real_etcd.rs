@@ -15,6 +15,17 @@ fn keys(found: &[forkyard_etcd::Entry]) -> Vec<&str> {
 }
 
 #[tokio::test]
+async fn members_tell_where_clients_and_other_members_reach_them() {
+    let server = Server::start().expect("etcd");
+    let etcd = server.client();
+    let members = etcd.members().await.expect("asked");
+    let (host, port) = etcd.endpoints()[0].place();
+    assert!(members.contains(&(host.to_owned(), port)), "{members:?}");
+    let of_members = members.iter().filter(|(_, other)| *other != port);
+    assert_eq!(of_members.count(), 1, "{members:?}");
+}
+
+#[tokio::test]
 async fn what_is_put_is_found_until_it_is_removed() {
     let server = Server::start().expect("etcd");
     let etcd = server.client();

@@ -230,7 +230,15 @@ impl<W: Write> Packer<'_, W> {
         let mut size = about.len();
         let mut extents = None;
         if size < head as u64 {
-            (file, size) = self.spooled(at, file, head)?;
+            match self.spooled(at, file, head) {
+                // Made up by the kernel, and not to be read to its end: /proc/PID/pagemap, say.
+                Err(FilesError::Read { source, .. }) if about.blocks() == 0 => {
+                    return self
+                        .note(at, &format!("{source}, left out"))
+                        .map(|()| false);
+                }
+                spooled => (file, size) = spooled?,
+            }
         } else if about.blocks().saturating_mul(512) < size {
             extents = extents_of(&file, size);
         }

@@ -73,8 +73,9 @@ impl Host {
             .exec(Command::of_root(vec!["poweroff".into()]))
             .await;
         let polite = asked.is_ok() && tokio::time::timeout(POWER_OFF, exited).await.is_ok();
-        if !polite {
-            body.machine.quit().await?;
+        if !polite && let Err(error) = body.machine.quit().await {
+            tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "QEMU does not quit: it is killed");
+            body.machine.kill().await?;
         }
         self.has_ended(vm, Cause::Told).await;
         Ok(())

@@ -14,7 +14,7 @@ use std::{
     collections::BTreeSet,
     error::Error,
     io,
-    net::{SocketAddr, SocketAddrV4},
+    net::{IpAddr, SocketAddr, SocketAddrV4},
     time::Duration,
 };
 use tokio::{
@@ -24,17 +24,56 @@ use tokio::{
 
 /// Longest time until names are looked up again.
 const AGAIN: Duration = Duration::from_secs(30);
+/// Longest wait for etcd's list of its members.
+const MEMBERS: Duration = Duration::from_secs(5);
 /// Longest wait for a name.
 const NAME: Duration = Duration::from_secs(5);
 
 /// Closes the cluster's ports to guests, as they are known now. Cancel-safe.
 pub async fn of_cluster(cluster: &Cluster, host: &Host) {
     let mut closed = BTreeSet::new();
+    let mut hosts = BTreeSet::new();
     for reach in cluster.reaches() {
         closed.extend(of_node(reach.api, reach.pages));
+        hosts.extend([reach.api.ip(), reach.pages.ip()]);
     }
-    let etcd = look_up(cluster.etcd()).await;
+    let mut places: BTreeSet<_> = cluster.etcd().into_iter().collect();
+    let members = timeout(MEMBERS, cluster.etcd_members()).await;
+    let members = members.map_err(|_| "no answer in time".to_owned());
+    let unknown = match members.and_then(|told| told.map_err(|error| error.to_string())) {
+        Ok(members) => {
+            places.extend(members);
+            false
+        }
+        Err(error) => {
+            tracing::warn!(
+                error,
+                "etcd does not list its members: what was closed to guests stays so"
+            );
+            true
+        }
+    };
+    let ports = places.iter().map(|(_, port)| *port).collect();
+    let mut etcd = look_up(places.into_iter().collect()).await;
+    etcd.in_part |= unknown;
+    etcd.closed.extend(of_etcd(&hosts, &ports, &etcd.closed));
     close(host, closed, etcd).await;
+}
+
+/// Ports of etcd on each host that has one of its addresses, and on each node: etcd may listen on
+/// more of a machine's addresses than it tells.
+fn of_etcd(
+    nodes: &BTreeSet<IpAddr>,
+    ports: &BTreeSet<u16>,
+    known: &BTreeSet<Closed>,
+) -> BTreeSet<Closed> {
+    let known = known.iter().map(|closed| IpAddr::V4(*closed.at.ip()));
+    let hosts: BTreeSet<_> = known.chain(nodes.iter().copied()).collect();
+    let all = hosts.into_iter().flat_map(|ip| {
+        let at = ports.iter().map(move |number| SocketAddr::new(ip, *number));
+        at.filter_map(|at| port(at, Transport::Tcp))
+    });
+    all.collect()
 }
 
 /// Keeps the cluster's ports closed to guests, for ever. Cancel-safe.
@@ -141,6 +180,26 @@ mod tests {
         assert_eq!(closed, BTreeSet::from(want));
         let six = of_node(at("[2001:db8::1]:1"), at("10.1.0.1:2"));
         assert_eq!(six.count(), 2, "guests have IPv4 alone");
+    }
+
+    #[test]
+    fn etcds_ports_are_closed_on_each_host_that_may_have_one() {
+        let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
+        let known = port(SocketAddr::new(ip("10.0.0.9"), 2379), Transport::Tcp);
+        let nodes = BTreeSet::from([ip("10.0.0.1"), ip("2001:db8::1")]);
+        let closed = of_etcd(
+            &nodes,
+            &BTreeSet::from([2379, 2380]),
+            &known.into_iter().collect(),
+        );
+        let at: Vec<_> = closed.iter().map(|closed| closed.at.to_string()).collect();
+        let want = [
+            "10.0.0.1:2379",
+            "10.0.0.1:2380",
+            "10.0.0.9:2379",
+            "10.0.0.9:2380",
+        ];
+        assert_eq!(at, want);
     }
 
     #[tokio::test]

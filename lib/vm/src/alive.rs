@@ -11,7 +11,9 @@
 use crate::{RunningVm, Vm, VmError};
 use forkyard_agent_link::LinkError;
 use std::{
+    error::Error,
     fmt,
+    iter::successors,
     pin::Pin,
     sync::{Arc, Weak},
     task::{Context, Poll},
@@ -28,7 +30,7 @@ impl Vm {
     /// Asks the agent every few seconds whether it is there, as long as this is the body. An operator's
     /// patience tells when silence is a failure.
     pub fn watch_agent(self: &Arc<Self>, body: &Arc<RunningVm>, patience: Duration) {
-        let (vm, body) = (Arc::downgrade(self), Arc::downgrade(body));
+        let (of_vm, of_body) = (Arc::downgrade(self), Arc::downgrade(body));
         let patience = to_answer(patience);
         tokio::spawn(async move {
             // Only what is noted here is taken back here.
@@ -37,7 +39,7 @@ impl Vm {
             loop {
                 sleep(EVERY).await;
                 // Kept for no longer: the link to the guest goes with the body.
-                let (Some(vm), Some(body)) = (vm.upgrade(), body.upgrade()) else {
+                let (Some(vm), Some(body)) = (of_vm.upgrade(), of_body.upgrade()) else {
                     return;
                 };
                 if is_still(&vm) {
@@ -61,11 +63,31 @@ impl Vm {
                         )));
                         noted = true;
                     }
-                    // Its QEMU ends, or another daemon has it.
-                    Err(_) => return,
+                    Err(error) => {
+                        drop((vm, body));
+                        return broken_off(of_vm, of_body, &error).await;
+                    }
                 }
             }
         });
+    }
+}
+
+/// Notes that the link to a guest has broken off, unless its VM ends or has another body soon: as a
+/// rule QEMU is ending.
+async fn broken_off(vm: Weak<Vm>, body: Weak<RunningVm>, error: &LinkError) {
+    let causes = successors(Some(error as &dyn Error), |cause| (*cause).source());
+    let causes: Vec<_> = causes.map(ToString::to_string).collect();
+    let why = format!("the link to its agent broke off: {}", causes.join(": "));
+    loop {
+        sleep(EVERY).await;
+        let (Some(vm), Some(body)) = (vm.upgrade(), body.upgrade()) else {
+            return;
+        };
+        if !is_still(&vm) {
+            tracing::warn!(vm = %vm.name(), why, "its agent cannot be reached");
+            return vm.set_unresponsive(&body, Some(why));
+        }
     }
 }
 

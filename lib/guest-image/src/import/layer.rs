@@ -45,6 +45,8 @@ const OPAQUE: &[u8] = b".wh..wh..opq";
 const LEFT: &[u8] = b".wh..wh.";
 /// Longest path, in bytes, as in the kernel.
 const LONGEST: usize = 4096;
+/// Folders that a path may lie in: mke2fs, which reads the tree, overruns its memory at some thousand.
+const DEEPEST: usize = 255;
 /// Prefixes of attributes that a guest keeps.
 const ATTRIBUTES: [&[u8]; 2] = [b"security.capability", b"user."];
 /// Bytes of a file copied at once.
@@ -360,6 +362,12 @@ fn checked(path: &Path) -> Result<PathBuf, LayerError> {
         return Err(LayerError::Hostile {
             path: path.components().take(3).collect(),
             why: "and so on has too long a path",
+        });
+    }
+    if path.components().count() > DEEPEST {
+        return Err(LayerError::Hostile {
+            path: path.components().take(3).collect(),
+            why: "and so on lies in more than 255 folders",
         });
     }
     let mut whole = PathBuf::from("/");

@@ -190,35 +190,76 @@ fn seconds(ns: u64) -> f64 {
 
 fn exposition(shown: &SchedState) -> String {
     let mut text = format!(
-        "# TYPE forkyard_sched_dispatcher_cpu_seconds_total counter\n\
+        "# HELP forkyard_sched_dispatcher_cpu_seconds_total Processor time that the dispatcher has used.\n\
+         # TYPE forkyard_sched_dispatcher_cpu_seconds_total counter\n\
          forkyard_sched_dispatcher_cpu_seconds_total {}\n\
+         # HELP forkyard_sched_switches_total Times that the dispatcher stopped one vCPU for another.\n\
          # TYPE forkyard_sched_switches_total counter\n\
          forkyard_sched_switches_total {}\n",
         seconds(shown.own_ns),
         shown.switches
     );
     type Value = fn(&VmSched, &VcpuSched) -> f64;
-    let values: [(&str, &str, Value); 9] = [
-        ("share", "gauge", |_, vcpu| vcpu.share),
-        ("speed", "gauge", |_, vcpu| vcpu.speed),
-        ("stacked", "gauge", |_, vcpu| {
-            f64::from(u8::from(vcpu.stacked))
-        }),
-        ("distance", "gauge", |vm, _| f64::from(vm.distance)),
-        ("sleeps_per_second", "gauge", |vm, _| vm.sleeps),
-        ("asleep", "gauge", |vm, _| vm.asleep),
-        ("enforced", "gauge", |vm, _| {
-            f64::from(u8::from(vm.now == SchedLevel::Enforce))
-        }),
-        ("given_seconds_total", "counter", |_, vcpu| {
-            seconds(vcpu.given_ns)
-        }),
-        ("waited_seconds_total", "counter", |_, vcpu| {
-            seconds(vcpu.waited_ns)
-        }),
+    let values: [(&str, &str, &str, Value); 9] = [
+        (
+            "share",
+            "gauge",
+            "Part of a processor that the vCPU had of late.",
+            |_, vcpu| vcpu.share,
+        ),
+        (
+            "speed",
+            "gauge",
+            "Time running, of the time that it ran or waited.",
+            |_, vcpu| vcpu.speed,
+        ),
+        (
+            "stacked",
+            "gauge",
+            "1 if a sibling is meant to be on the same processor.",
+            |_, vcpu| f64::from(u8::from(vcpu.stacked)),
+        ),
+        (
+            "distance",
+            "gauge",
+            "Greatest difference of places of vCPUs of the VM that wait.",
+            |vm, _| f64::from(vm.distance),
+        ),
+        (
+            "sleeps_per_second",
+            "gauge",
+            "Sleeps of a vCPU of the VM in a second.",
+            |vm, _| vm.sleeps,
+        ),
+        (
+            "asleep",
+            "gauge",
+            "Part of the time that a vCPU of the VM sleeps.",
+            |vm, _| vm.asleep,
+        ),
+        (
+            "enforced",
+            "gauge",
+            "1 while the policy is enforced.",
+            |vm, _| f64::from(u8::from(vm.now == SchedLevel::Enforce)),
+        ),
+        (
+            "given_seconds_total",
+            "counter",
+            "Processor time that turns have given the vCPU.",
+            |_, vcpu| seconds(vcpu.given_ns),
+        ),
+        (
+            "waited_seconds_total",
+            "counter",
+            "Time that the vCPU has waited for its turns.",
+            |_, vcpu| seconds(vcpu.waited_ns),
+        ),
     ];
-    for (name, kind, value) in values {
-        text += &format!("# TYPE forkyard_sched_vcpu_{name} {kind}\n");
+    for (name, kind, help, value) in values {
+        text += &format!(
+            "# HELP forkyard_sched_vcpu_{name} {help}\n# TYPE forkyard_sched_vcpu_{name} {kind}\n"
+        );
         for vm in &shown.vms {
             for vcpu in &vm.vcpus {
                 text += &format!(
