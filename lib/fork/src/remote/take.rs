@@ -275,7 +275,14 @@ impl Host {
             other => other?,
         }
         match family.tunnel {
-            Some(lender) => self.update_from(lender, family.id, &family.hosts),
+            Some(lender) => {
+                self.update_from(lender, family.id, &family.hosts)?;
+                let place = self.store.tunnel(family.id)?;
+                let by_lender = place.is_some_and(|place| place.lender == Some(lender));
+                self.sites
+                    .hear_key(family.id, family.key.as_ref(), by_lender);
+                Ok(())
+            }
             None => Ok(()),
         }
     }
