@@ -42,11 +42,14 @@ pub(crate) async fn lift(nft: &Nft) -> Result<(), NetworkError> {
         .await
 }
 
+/// Host that passes on what is for a place.
+type Relay = (Ipv4Addr, Member);
+
 /// Hosts of one family that the kernel was told to hear.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     heard: Vec<Holding>,
-    relayed: BTreeSet<(Ipv4Addr, Member)>,
+    relayed: BTreeSet<Relay>,
 }
 
 /// Change of what was told, at one stroke.
@@ -55,7 +58,7 @@ pub(crate) struct Told {
 pub(crate) struct Telling<'a> {
     told: &'a mut Told,
     heard: Vec<Holding>,
-    relayed: BTreeSet<(Ipv4Addr, Member)>,
+    relayed: BTreeSet<Relay>,
     commands: Vec<Value>,
 }
 
@@ -66,11 +69,10 @@ impl Told {
         &mut self,
         subnet: Subnet,
         (gone, new): (&[Holding], &[Holding]),
-        (unrelayed, relayed): (&[(Ipv4Addr, Member)], &[(Ipv4Addr, Member)]),
+        (unrelayed, relayed): (&[Relay], &[Relay]),
     ) -> Telling<'_> {
         let of_places = |all: &[Holding]| all.iter().filter_map(|it| place(subnet, it)).collect();
-        let of_relays =
-            |all: &[(Ipv4Addr, Member)]| all.iter().filter_map(|it| relay(subnet, *it)).collect();
+        let of_relays = |all: &[Relay]| all.iter().filter_map(|it| relay(subnet, *it)).collect();
         let changes: [(&str, &str, Vec<Value>); 4] = [
             ("delete", PLACES, of_places(gone)),
             ("add", PLACES, of_places(new)),
@@ -109,7 +111,7 @@ impl Told {
     }
 
     /// All that was told.
-    pub(crate) fn all(&self) -> (&[Holding], Vec<(Ipv4Addr, Member)>) {
+    pub(crate) fn all(&self) -> (&[Holding], Vec<Relay>) {
         (&self.heard, self.relayed.iter().copied().collect())
     }
 }

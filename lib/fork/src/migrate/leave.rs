@@ -54,8 +54,7 @@ pub(super) struct Leaving<'a> {
     pub offered: Vec<ImageId>,
     /// Keeps that from being taken for unused.
     pub hold: Option<Hold>,
-    /// Generation that the VM is stopped with: made before, so that only the
-    /// difference is left to do then.
+    /// Generation that the VM is stopped with, made before that: a difference is left.
     pub next: Option<Generation>,
     /// End of tunnels of the other host, once its frames are expected there.
     pub tunnel: Option<Ipv4Addr>,

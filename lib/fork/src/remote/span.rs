@@ -29,7 +29,8 @@ use forkyard_network::{NetworkError, Span, Subnet};
 use forkyard_overlay::Whereabouts;
 use forkyard_records::{FamilyTunnel, Loan, Teller};
 use forkyard_types::{
-    FamilyHost, FamilyId, FamilyNews, FamilyStanding, PeerFamiliesRequest, PeerFamiliesResponse,
+    FamilyHost, FamilyId, FamilyNews, FamilyStanding, NewsSecret, PeerFamiliesRequest,
+    PeerFamiliesResponse,
 };
 use futures::future::join_all;
 use std::{
@@ -327,8 +328,7 @@ impl Host {
         let is_lender = place.is_some_and(|place| place.lender == Some(news.tunnel));
         let mut lent = Vec::new();
         if is_lender {
-            self.update_from(news.tunnel, news.id, &news.hosts)?;
-            self.sites.hear_key(news.id, news.key.as_ref(), true);
+            self.update_from(news.tunnel, news.id, &news.hosts, news.key.as_ref())?;
             self.try_to_sync_overlay(news.id).await;
             let told = self.store.family_hosts(news.id)?.into_iter();
             let told = told.filter(|(by, _)| *by != Teller::Lender);
@@ -354,6 +354,7 @@ impl Host {
         lender: Ipv4Addr,
         family: FamilyId,
         hosts: &[FamilyHost],
+        key: Option<&NewsSecret>,
     ) -> Result<(), HostError> {
         let Some(own) = self.own_tunnel(Some(lender)) else {
             return Ok(());
@@ -362,7 +363,9 @@ impl Host {
         let place = self
             .store
             .place_tunnel(family, FamilyTunnel { own, lender })?;
-        if place.is_some_and(|place| place.lender == lender) {
+        let is_lender = place.is_some_and(|place| place.lender == lender);
+        self.sites.hear_key(family, key, is_lender);
+        if is_lender {
             self.store
                 .put_family_hosts(family, &Teller::Lender, hosts)?;
         }

@@ -276,12 +276,8 @@ impl Host {
         }
         match family.tunnel {
             Some(lender) => {
-                self.update_from(lender, family.id, &family.hosts)?;
-                let place = self.store.tunnel(family.id)?;
-                let by_lender = place.is_some_and(|place| place.lender == Some(lender));
-                self.sites
-                    .hear_key(family.id, family.key.as_ref(), by_lender);
-                Ok(())
+                let key = family.key.as_ref();
+                self.update_from(lender, family.id, &family.hosts, key)
             }
             None => Ok(()),
         }

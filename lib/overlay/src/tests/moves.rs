@@ -80,7 +80,7 @@ impl World {
         Self {
             sites: vec![site; SITES],
             members: (0..MEMBERS)
-                .map(|it| home(it))
+                .map(home)
                 .map(|at| (at, at, Stage::Rests))
                 .collect(),
             post: Vec::new(),
@@ -153,12 +153,12 @@ impl World {
                     self.tell(at, member, Whereabout::At(site(at)));
                 }
             }
-            Step::Deliver(which) | Step::Double(which) if !self.post.is_empty() => {
-                let which = which.index(self.post.len());
-                let (to, said) = match step {
-                    Step::Double(_) => self.post[which],
-                    _ => self.post.swap_remove(which),
-                };
+            Step::Deliver(which) if !self.post.is_empty() => {
+                let (to, said) = self.post.swap_remove(which.index(self.post.len()));
+                self.sites[to].seen.learn(said);
+            }
+            Step::Double(which) if !self.post.is_empty() => {
+                let (to, said) = self.post[which.index(self.post.len())];
                 self.sites[to].seen.learn(said);
             }
             Step::Lose(which) if !self.post.is_empty() => {
