@@ -34,7 +34,7 @@ struct Talker {
     thread: JoinHandle<Account>,
 }
 
-/// What became of its packets.
+/// Account of its packets.
 #[derive(Debug, Default)]
 struct Account {
     sent: u16,
@@ -143,7 +143,7 @@ fn echo(own: Address, to: Address, number: u16) -> Vec<u8> {
     .concat()
 }
 
-/// Answer to one that asks by ARP who has its address.
+/// Answer to an ARP request for its address.
 fn known(frame: &[u8], own: Address) -> Option<Vec<u8>> {
     let asks = frame.get(12..22)? == [8, 6, 0, 1, 8, 0, 6, 4, 0, 1]
         && frame.get(38..42)? == own.ip.octets();

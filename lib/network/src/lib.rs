@@ -87,7 +87,7 @@ pub struct Networks {
     altering: tokio::sync::Mutex<()>,
     /// Those that are on other hosts, too, and what the kernel knows of these.
     tunnels: tokio::sync::Mutex<BTreeMap<FamilyId, Laid>>,
-    /// Where frames wait for VMs that are about to come.
+    /// Taps in which frames wait for VMs that are about to come.
     parked: Mutex<BTreeMap<VmId, OwnedFd>>,
     /// Destinations that no guest may reach.
     closed: Mutex<BTreeSet<Closed>>,

@@ -32,7 +32,7 @@ pub enum Part {
     /// Destination: the member runs here, and sites that have not heard of it are served by
     /// its former site.
     Arrived {
-        /// Its former site.
+        /// Former site of the member.
         from: Ipv4Addr,
         /// VM whose port it is.
         port: VmId,

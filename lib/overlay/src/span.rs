@@ -1,4 +1,4 @@
-//! What one site knows of a family's network.
+//! Knowledge of one site of a family's network.
 
 use crate::{Part, Subnet, Whereabout, Whereabouts};
 use forkyard_types::{FamilyHost, Member};

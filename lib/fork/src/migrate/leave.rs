@@ -54,14 +54,13 @@ pub(super) struct Leaving<'a> {
     pub offered: Vec<ImageId>,
     /// Keeps that from being taken for unused.
     pub hold: Option<Hold>,
-    /// Generation that the VM is stopped with, made before that: a difference is left.
+    /// Generation that the VM is stopped with, made before that.
     pub next: Option<Generation>,
     /// End of tunnels of the other host, once its frames are expected there.
     pub tunnel: Option<Ipv4Addr>,
 }
 
 impl Leaving<'_> {
-    /// The other host.
     pub fn peer(&self) -> &dyn Peer {
         &*self.share.peer
     }

@@ -35,7 +35,7 @@ const SETTLED: Duration = Duration::from_secs(10);
 /// Longest datagram that is read whole.
 const LONGEST: usize = 2048;
 
-/// What this host knows of the sites of families, beyond loans.
+/// Knowledge of this host of the sites of families, beyond loans.
 #[derive(Debug, Default)]
 pub(crate) struct Sites {
     families: Mutex<BTreeMap<FamilyId, Known>>,

@@ -13,7 +13,7 @@ const FAMILY: u16 = 7;
 const MOVES: Member = Member(5);
 const HOSTS: [usize; 3] = [0, 1, 2];
 
-/// What each host knows.
+/// Three hosts, and the knowledge of each.
 struct World {
     hosts: Stations,
     family: FamilyId,
@@ -56,7 +56,7 @@ impl World {
     }
 }
 
-/// Sends a number to another, from a port that says who it is.
+/// Sends a number to another, from a fixed port.
 fn say(from: &Guest, to: &Guest, number: u8) {
     let ports = [from, to].map(|it| SocketAddrV4::new(it.address.ip, 9));
     let (to, own) = (to.address.mac, from.address.mac);
@@ -118,7 +118,7 @@ fn every_frame_for_a_member_that_moves_comes_once_and_none_to_where_it_was() {
     assert_eq!(heard(&old, 2), heard_of(&[0, 2], 2));
     assert_eq!(heard(&new, 0), [], "it waits");
 
-    // It stands still: whoever sends, all waits at its future port.
+    // It stands still: all that is sent waits at its future port.
     world.step(0, Event::Stopped { to, port: vm });
     speak(3);
     assert_eq!(heard(&old, 0), [], "nothing comes to where it was");
@@ -162,7 +162,7 @@ fn every_frame_for_a_member_that_moves_comes_once_and_none_to_where_it_was() {
     assert_eq!(heard(&others[0], 1), [(5, 9)]);
 }
 
-/// What those hosts' others have sent, in the order in which they have.
+/// Numbers sent by the members at those hosts, in their order.
 fn heard_of(which: &[usize], number: u8) -> Vec<(u16, u8)> {
     let from = which.iter().map(|it| first_place(*it));
     from.map(|from| (from, number)).collect()

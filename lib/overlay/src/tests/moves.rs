@@ -21,7 +21,7 @@ enum Stage {
 #[derive(Debug)]
 struct World {
     sites: Vec<Site>,
-    /// Where each member is, or was before it stood still; and where it goes.
+    /// Site of each member, or the one before it stood still; and the one it goes to.
     members: Vec<(usize, usize, Stage)>,
     /// News under way, and the site they are for.
     post: Vec<(usize, Sighting)>,
@@ -63,10 +63,10 @@ fn number(at: Ipv4Addr) -> usize {
     usize::from(at.octets()[3])
 }
 
-/// What becomes of a frame.
+/// Fate of a frame.
 #[derive(Debug, PartialEq, Eq)]
 enum Fate {
-    /// It is at a port there.
+    /// Delivered to a port there.
     At(usize),
     Dropped,
 }
