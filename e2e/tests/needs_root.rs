@@ -75,6 +75,8 @@ mod nodes;
 mod on_demand;
 #[path = "needs_root/outside.rs"]
 mod outside;
+#[path = "needs_root/overlay.rs"]
+mod overlay;
 #[path = "needs_root/patience.rs"]
 mod patience;
 #[path = "needs_root/pause.rs"]

@@ -6,6 +6,7 @@ use crate::{
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use serde::{Deserialize, Serialize};
+use std::net::Ipv4Addr;
 
 /// `POST /v1/vms/{vm}/migrate`: move a running VM to another host.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
@@ -153,6 +154,9 @@ pub enum PeerMigration {
     Prepare(Box<PeerPrepare>),
     /// Fetch what has been written since. Answered when it is there.
     Round(PeerRound),
+    /// The guest is about to stand still there: frames for it wait at its port here, and what that
+    /// host passes on is taken.
+    Expect(PeerExpect),
     /// The guest stands still there: fetch what is left, and let it go on here.
     Land(Box<PeerLand>),
     /// Several guests stand still there: fetch what is left, and let all of them go on here, or none.
@@ -344,6 +348,20 @@ pub struct PeerLand {
     /// `GET /v1/peer/migrations/{migration}/commands`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub commands: Vec<u32>,
+}
+
+/// Announcement that a VM is about to stand still.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PeerExpect {
+    /// The migration.
+    pub migration: ForkId,
+    /// End of tunnels of the host that it leaves.
+    #[cfg_attr(feature = "schema", schema(value_type = String))]
+    pub from: Ipv4Addr,
+    /// Rank of the news that it moves, among all news of its place.
+    pub generation: u32,
 }
 
 /// A migration that the host the VM leaves knows no more of, or gives up.

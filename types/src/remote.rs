@@ -151,6 +151,22 @@ pub struct FamilyNews {
     pub tunnel: Ipv4Addr,
     /// The family's hosts, but for those that it was told of by the receiver.
     pub hosts: Vec<FamilyHost>,
+    /// Key that its hosts seal their news of members with, once that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<NewsSecret>,
+}
+
+/// The key by which hosts of a family know each other's news of where its members are: 32 bytes,
+/// base64. Its debug output hides it.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct NewsSecret(pub String);
+
+impl fmt::Debug for NewsSecret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("NewsSecret(…)")
+    }
 }
 
 /// Answer of a host to that.
@@ -258,6 +274,9 @@ pub struct HandoutFamily {
     pub tunnel: Option<Ipv4Addr>,
     /// The hosts of the family, as far as that one knows.
     pub hosts: Vec<FamilyHost>,
+    /// Key that its hosts seal their news of members with, once that is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<NewsSecret>,
 }
 
 /// A host of a family, and places of it that are given there. Of two that have a place,

@@ -147,6 +147,13 @@ impl Host {
                     .publish(family.id, to, &vm.publish, take(vm))
                     .await?;
             }
+            // One that had moved here may have been recorded and no more.
+            let all = records.iter().filter(|vm| vm.family == family.id);
+            for vm in all.filter(runs) {
+                if let Err(error) = self.network.open_port(family.id, vm.id).await {
+                    tracing::debug!(vm = %vm.name, error = &error as &dyn std::error::Error, "port not opened");
+                }
+            }
             self.try_to_sync_overlay(family.id).await;
         }
         Ok(())

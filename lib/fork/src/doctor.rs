@@ -145,7 +145,7 @@ impl Host {
         let mut left = Vec::new();
         left.extend(links.into_iter().map(Left::Link).filter(|link| match link {
             Left::Link(Link::Bridge(family) | Link::Tunnel(family)) => !families.contains(family),
-            Left::Link(Link::Tap(vm)) => !vms.contains(vm),
+            Left::Link(Link::Tap(vm) | Link::Parked(vm)) => !vms.contains(vm),
             Left::Cgroup(_)
             | Left::Folder(_)
             | Left::File(_)
@@ -259,6 +259,7 @@ impl Left {
             Self::Link(link @ Link::Bridge(_)) => ("bridge", link.name()),
             Self::Link(link @ Link::Tap(_)) => ("tap", link.name()),
             Self::Link(link @ Link::Tunnel(_)) => ("tunnel", link.name()),
+            Self::Link(link @ Link::Parked(_)) => ("tap", link.name()),
             Self::Cgroup(vm) => ("cgroup", vm.to_string()),
             Self::Folder(path) => ("folder", path.display().to_string()),
             Self::File(path) => ("file", path.display().to_string()),

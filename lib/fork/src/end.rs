@@ -308,6 +308,7 @@ impl Host {
         let ended = match self.store.remove_family_if_empty(family) {
             Ok(true) => {
                 pending_joins.remove(&family);
+                self.sites.forget(family);
                 let removed = self.network.remove_family(family).await;
                 removed.map_err(HostError::from)
             }

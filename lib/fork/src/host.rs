@@ -94,6 +94,8 @@ pub struct Host {
     /// Held while one is joined, or ended: what was heard last must be what is done
     /// last.
     pub(crate) pending_joins: tokio::sync::Mutex<BTreeSet<FamilyId>>,
+    /// Sites of families' members that have moved.
+    pub(crate) sites: crate::remote::Sites,
     /// Events, for subscribers.
     pub(crate) events: Broadcast,
     /// Progress of forks.
@@ -181,6 +183,7 @@ impl Host {
             remote_clones: RemoteClones::default(),
             pending_removal: Mutex::default(),
             pending_joins: tokio::sync::Mutex::default(),
+            sites: crate::remote::Sites::default(),
             registry: Mutex::new(Registry::new(events.clone())),
             events,
             pager,

@@ -24,6 +24,7 @@ mod moved;
 mod order;
 mod remote_clones;
 mod remote_share;
+mod sites;
 mod span;
 mod take;
 
@@ -35,6 +36,7 @@ pub(crate) use hosts::check as check_hosts;
 pub(crate) use incoming_images::{Hold, IncomingImages};
 pub use order::{SettleFirst, UnknownOrder};
 pub(crate) use remote_clones::{RemoteClones, late, order};
+pub(crate) use sites::Sites;
 pub(crate) use take::{page_run, received, run, unpacked};
 
 use crate::{Granted, Host, HostError, Lot, Room};
@@ -168,6 +170,7 @@ impl Host {
     pub fn set_peers(&self, pages: Option<SocketAddr>, neighbours: Box<dyn Neighbours>) {
         if self.peering.set(Peering { pages, neighbours }).is_ok() {
             self.watch_remote_clones();
+            self.watch_news();
         }
     }
 

@@ -19,6 +19,7 @@
 //! rules    frames between taps, and between a tap and the host
 //! routes   packets between a bridge and elsewhere; `family_rules`: one family's part
 //! forwarder  names that a family may reach, asked for it; `answers`: what is believed
+//! parked   frames for VMs that are about to come
 //! tunnels  frames of families that are on other hosts, too: which host speaks for which family
 //! wall     the rules put back when another program removed or changed them
 //! ```
@@ -37,13 +38,12 @@ mod named;
 mod names;
 mod nft;
 mod owner;
-mod plan;
+mod parked;
 mod ports;
 mod private;
 mod resolvers;
 mod routes;
 mod rules;
-mod span;
 mod tunnel;
 mod tunnels;
 mod wall;
@@ -52,13 +52,12 @@ mod watch;
 pub use closed::Closed;
 pub use error::NetworkError;
 pub use names::Link;
-pub use plan::Subnet;
 pub use ports::Ports;
-pub use span::Span;
 pub use wall::Wall;
 pub use watch::{Commits, Watch};
 
 use families::InForce;
+pub use forkyard_overlay::{Span, Subnet};
 use forkyard_types::{Address, FamilyId, Publish, VmId};
 use forwarding::Forwarding;
 use nft::Nft;
@@ -66,13 +65,13 @@ use nix::net::if_::{if_nameindex, if_nametoindex};
 use owner::Owner;
 use rtnetlink::{Handle, LinkUnspec};
 use rules::Rules;
-use span::Laid;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
     os::fd::OwnedFd,
-    sync::Mutex,
+    sync::{Mutex, MutexGuard, PoisonError},
 };
+use tunnel::Laid;
 
 /// The networks of the families on one host: of the network namespace in which
 /// this was opened.
@@ -88,6 +87,8 @@ pub struct Networks {
     altering: tokio::sync::Mutex<()>,
     /// Those that are on other hosts, too, and what the kernel knows of these.
     tunnels: tokio::sync::Mutex<BTreeMap<FamilyId, Laid>>,
+    /// Taps in which frames wait for VMs that are about to come.
+    parked: Mutex<BTreeMap<VmId, OwnedFd>>,
     /// Destinations that no guest may reach.
     closed: Mutex<BTreeSet<Closed>>,
     /// Interference of other programs so far.
@@ -119,6 +120,7 @@ impl Networks {
             families: Mutex::default(),
             altering: tokio::sync::Mutex::default(),
             tunnels: tokio::sync::Mutex::default(),
+            parked: Mutex::default(),
             closed: Mutex::new(closed),
             wall: Mutex::default(),
             watch: Mutex::new(Some(watch)),
@@ -201,6 +203,10 @@ impl Networks {
         })?;
         let names = all.iter().filter_map(|one| one.name().to_str().ok());
         Ok(names.filter_map(Link::parse).collect())
+    }
+
+    fn parked(&self) -> MutexGuard<'_, BTreeMap<VmId, OwnedFd>> {
+        self.parked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Removes the rules. For a host without VMs.

@@ -6,6 +6,7 @@ use forkyard_types::{FamilyId, VmId};
 const BRIDGE: &str = "fyb";
 const TAP: &str = "fyt";
 const TUNNEL: &str = "fyv";
+const PARKED: &str = "fyp";
 
 /// A network interface of ours.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub enum Link {
     Tap(VmId),
     /// A family's way to its members on other hosts.
     Tunnel(FamilyId),
+    /// Frames for a VM that is about to come.
+    Parked(VmId),
 }
 
 impl Link {
@@ -24,7 +27,8 @@ impl Link {
         let bridge = || Some(Self::Bridge(name.strip_prefix(BRIDGE)?.parse().ok()?));
         let tap = || Some(Self::Tap(name.strip_prefix(TAP)?.parse().ok()?));
         let tunnel = || Some(Self::Tunnel(name.strip_prefix(TUNNEL)?.parse().ok()?));
-        bridge().or_else(tap).or_else(tunnel)
+        let parked = || Some(Self::Parked(name.strip_prefix(PARKED)?.parse().ok()?));
+        bridge().or_else(tap).or_else(tunnel).or_else(parked)
     }
 
     /// Gives the interface's name.
@@ -33,6 +37,7 @@ impl Link {
             Self::Bridge(family) => format!("{BRIDGE}{family}"),
             Self::Tap(vm) => format!("{TAP}{vm}"),
             Self::Tunnel(family) => format!("{TUNNEL}{family}"),
+            Self::Parked(vm) => format!("{PARKED}{vm}"),
         }
     }
 }

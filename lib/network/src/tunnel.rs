@@ -14,14 +14,14 @@
 //! would (the device does that); one that may be cut into pieces is, beneath.
 
 use crate::{
-    NetworkError, Networks, Span, Subnet,
+    NetworkError, Networks,
     batch::{Request, carry_out},
     names::Link,
     refused, silence,
-    span::{Holding, Laid, beyond},
-    tunnels,
+    tunnels::{self, Told},
 };
-use forkyard_types::{Address, FamilyId, Mac, Member};
+use forkyard_overlay::{Change, Plan, Port, Span, Subnet, Table};
+use forkyard_types::{Address, FamilyId, Mac, VmId};
 use nix::net::if_::if_nametoindex;
 use rtnetlink::{
     LinkBridgePort, LinkUnspec, LinkVxlan,
@@ -33,7 +33,7 @@ use rtnetlink::{
         },
     },
 };
-use std::{collections::BTreeSet, net::Ipv4Addr};
+use std::net::Ipv4Addr;
 use tokio::task::spawn_blocking;
 
 /// NUD_REACHABLE and NUD_NOARP: what the bridge calls static, and the tunnel takes
@@ -47,6 +47,25 @@ struct Ends {
     tunnel: u32,
 }
 
+/// A family's network as the kernel knows it.
+#[derive(Debug)]
+pub(crate) struct Laid {
+    subnet: Subnet,
+    /// None if it is not known: it is laid anew.
+    table: Option<Table>,
+    told: Told,
+}
+
+impl Laid {
+    fn new(subnet: Subnet) -> Self {
+        Self {
+            subnet,
+            table: None,
+            told: Told::default(),
+        }
+    }
+}
+
 impl Networks {
     /// Joins a family's network with that of the same family on other hosts, or
     /// heeds what has changed of these; parts it from them if there is none any more.
@@ -58,45 +77,44 @@ impl Networks {
         subnet: Subnet,
         span: &Span,
     ) -> Result<(), NetworkError> {
-        let wanted = Laid {
-            subnet,
-            tunnel: span.tunnel,
-            holdings: span.holdings(),
-        };
-        if wanted.holdings.is_empty() {
+        let wanted = Table::of(span);
+        if wanted.is_alone() {
             return self.shrink(family).await;
         }
         let mut all = self.tunnels.lock().await;
-        let known = all.remove(&family);
-        let (ends, known) = match (known, ends(family)) {
+        let laid = all.entry(family).or_insert_with(|| Laid::new(subnet));
+        // Known again once all of it is done.
+        let (ends, known) = match (laid.table.take(), ends(family)) {
             (Some(known), Ok(_)) if known == wanted => {
-                all.insert(family, wanted);
+                laid.table = Some(known);
                 return Ok(());
             }
-            (Some(known), Ok(ends)) if known.tunnel == wanted.tunnel => (ends, known.holdings),
-            (known, _) => {
-                let known = known.map(|it| it.holdings).unwrap_or_default();
-                tunnels::change(&self.nft, subnet, &known, &[]).await?;
-                (self.lay(family, subnet, span.tunnel).await?, Vec::new())
+            (Some(known), Ok(ends)) if known.tunnel() == wanted.tunnel() => (ends, known),
+            (Some(_) | None, Ok(_) | Err(_)) => {
+                laid.told.hear_none(&self.nft, subnet).await?;
+                let made = self.lay(family, subnet, span.tunnel).await;
+                (made?, Table::empty(span.tunnel))
             }
         };
+        let Plan {
+            unrelayed,
+            heard,
+            changes,
+            unheard,
+            narrowed,
+            relayed,
+        } = known.plan(&wanted);
         // Heard before they are spoken to: they may answer at once.
-        let heard = tunnels::change(&self.nft, subnet, &known, &wanted.holdings).await;
-        if heard.is_err() {
-            tunnels::change(&self.nft, subnet, &known, &[]).await?;
-        }
-        heard?;
-        let requests = point(ends, subnet, &known, &wanted.holdings);
-        let pointed = match spawn_blocking(move || carry_out(requests)).await {
-            Ok(pointed) => pointed,
-            Err(broke) => std::panic::resume_unwind(broke.into_panic()),
-        };
-        if let Err(source) = pointed {
-            tunnels::change(&self.nft, subnet, &wanted.holdings, &[]).await?;
-            let link = Link::Tunnel(family).name();
-            return Err(NetworkError::Places { link, source });
-        }
-        all.insert(family, wanted);
+        let change = laid.told.change(subnet, (&[], &heard), (&unrelayed, &[]));
+        change.carry_out(&self.nft).await?;
+        let opened: Vec<_> = changes.iter().filter_map(opened).collect();
+        point_to(family, point(ends, subnet, changes)).await?;
+        opened.into_iter().for_each(|vm| self.release(vm));
+        let change = laid
+            .told
+            .change(subnet, (&unheard, &narrowed), (&[], &relayed));
+        change.carry_out(&self.nft).await?;
+        laid.table = Some(wanted);
         Ok(())
     }
 
@@ -106,14 +124,28 @@ impl Networks {
         let all = self.tunnels.lock().await;
         for (family, laid) in all.iter() {
             // Without its ends it is laid anew the next time.
-            let Ok(ends) = ends(*family) else { continue };
-            let requests = point(ends, laid.subnet, &[], &laid.holdings);
-            let pointed = match spawn_blocking(move || carry_out(requests)).await {
-                Ok(pointed) => pointed,
-                Err(broke) => std::panic::resume_unwind(broke.into_panic()),
+            let (Ok(ends), Some(table)) = (ends(*family), &laid.table) else {
+                continue;
             };
-            let link = Link::Tunnel(*family).name();
-            pointed.map_err(|source| NetworkError::Places { link, source })?;
+            let changes = Table::empty(table.tunnel()).plan(table).changes;
+            point_to(*family, point(ends, laid.subnet, changes)).await?;
+        }
+        Ok(())
+    }
+
+    /// Has all families' hosts heard again, where the rules were put in force anew.
+    pub(crate) async fn hear_again(&self) -> Result<(), NetworkError> {
+        let mut all = self.tunnels.lock().await;
+        tunnels::enforce(&self.nft).await?;
+        for laid in all.values_mut() {
+            let before = std::mem::take(&mut laid.told);
+            let (heard, relayed) = before.all();
+            let change = laid.told.change(laid.subnet, (&[], heard), (&[], &relayed));
+            if let Err(error) = change.carry_out(&self.nft).await {
+                // To be told when this is tried again.
+                laid.told = before;
+                return Err(error);
+            }
         }
         Ok(())
     }
@@ -123,7 +155,7 @@ impl Networks {
         let gone = self.tunnels.lock().await.remove(&family);
         let removed = self.remove_link(Link::Tunnel(family)).await;
         let unheard = match gone {
-            Some(laid) => tunnels::change(&self.nft, laid.subnet, &laid.holdings, &[]).await,
+            Some(mut laid) => laid.told.hear_none(&self.nft, laid.subnet).await,
             None => Ok(()),
         };
         removed.and(unheard)
@@ -160,6 +192,8 @@ impl Networks {
         plugged.map_err(|source| refused("plug in", &name, source))?;
         let port = LinkBridgePort::new(ends.tunnel)
             .learning(false)
+            // What still comes for a member that has moved on is sent after it.
+            .hairpin(true)
             .flood(false)
             .bcast_flood(false)
             .mcast_flood(false)
@@ -173,39 +207,92 @@ impl Networks {
     }
 }
 
-/// Points the frames for places to where these are.
-fn point(ends: Ends, subnet: Subnet, known: &[Holding], wanted: &[Holding]) -> Vec<Request> {
-    let put = NLM_F_CREATE | NLM_F_REPLACE;
-    let mut requests = Vec::new();
-    for (place, host) in beyond(wanted, known) {
-        let Some(address) = subnet.address(Member(place)) else {
-            continue;
-        };
-        let mut forward = entry(ends.tunnel, address.mac);
-        forward.header.state = STATIC;
-        forward.header.flags |= NeighbourFlags::Sticky;
-        let host = NeighbourAttribute::Destination(NeighbourAddress::Inet(host));
-        forward.attributes.push(host);
-        requests.push((RouteNetlinkMessage::NewNeighbour(forward), put));
-        let answer = RouteNetlinkMessage::NewNeighbour(neighbour(ends.bridge, address));
-        requests.push((answer, put));
+async fn point_to(family: FamilyId, requests: Vec<Request>) -> Result<(), NetworkError> {
+    if requests.is_empty() {
+        return Ok(());
     }
-    let elsewhere: BTreeSet<_> = beyond(wanted, &[]).map(|(place, _)| place).collect();
-    let gone = beyond(known, wanted).filter(|(place, _)| !elsewhere.contains(place));
-    let gone = gone.filter_map(|(place, _)| subnet.address(Member(place)));
-    requests.extend(gone.map(|address| {
-        let gone = entry(ends.tunnel, address.mac);
-        (RouteNetlinkMessage::DelNeighbour(gone), 0)
-    }));
+    match spawn_blocking(move || carry_out(requests)).await {
+        Ok(pointed) => pointed.map_err(|source| NetworkError::Places {
+            link: Link::Tunnel(family).name(),
+            source,
+        }),
+        Err(broke) => std::panic::resume_unwind(broke.into_panic()),
+    }
+}
+
+/// Points the frames for places to where these are.
+fn point(ends: Ends, subnet: Subnet, changes: Vec<Change>) -> Vec<Request> {
+    let put = NLM_F_CREATE | NLM_F_REPLACE;
+    let new = |message| (RouteNetlinkMessage::NewNeighbour(message), put);
+    let mut requests = Vec::new();
+    for change in changes {
+        match change {
+            Change::Send { member, to, had } => {
+                let Some(address) = subnet.address(member) else {
+                    continue;
+                };
+                // The tunnel's first: the bridge must not send it what it would drop.
+                let mut onward = entry(ends.tunnel, address.mac, NeighbourFlags::Own);
+                let host = NeighbourAttribute::Destination(NeighbourAddress::Inet(to));
+                onward.attributes.push(host);
+                requests.push(new(onward));
+                if !had {
+                    let mut forward = entry(ends.tunnel, address.mac, NeighbourFlags::Controller);
+                    forward.header.flags |= NeighbourFlags::Sticky;
+                    requests.push(new(forward));
+                    requests.push(new(neighbour(ends.bridge, address)));
+                }
+            }
+            Change::Port { member, port } => {
+                let link = match port {
+                    Port::Shut(vm) => Link::Parked(vm),
+                    Port::Open(vm) => Link::Tap(vm),
+                };
+                // One whose VM has ended has gone, and its entry with it.
+                let port = index(&link.name());
+                if let (Some(address), Ok(port)) = (subnet.address(member), port) {
+                    requests.push(new(entry(port, address.mac, NeighbourFlags::Controller)));
+                }
+            }
+            Change::Forget { member, ported } => {
+                let Some(address) = subnet.address(member) else {
+                    continue;
+                };
+                let of = match ported {
+                    true => NeighbourFlags::Own,
+                    false => NeighbourFlags::Own | NeighbourFlags::Controller,
+                };
+                let gone = entry(ends.tunnel, address.mac, of);
+                requests.push((RouteNetlinkMessage::DelNeighbour(gone), 0));
+            }
+        }
+    }
     requests
 }
 
-/// A bridge's and its tunnel's entry for a MAC.
-fn entry(tunnel: u32, mac: Mac) -> NeighbourMessage {
+/// VM whose port takes frames from now on.
+fn opened(change: &Change) -> Option<VmId> {
+    match change {
+        Change::Port {
+            port: Port::Open(vm),
+            ..
+        } => Some(*vm),
+        Change::Port {
+            port: Port::Shut(_),
+            ..
+        }
+        | Change::Send { .. }
+        | Change::Forget { .. } => None,
+    }
+}
+
+/// A bridge's entry for a MAC at one of its ports, or the tunnel's own, or both.
+fn entry(port: u32, mac: Mac, of: NeighbourFlags) -> NeighbourMessage {
     let mut message = NeighbourMessage::default();
     message.header.family = AddressFamily::Bridge;
-    message.header.ifindex = tunnel;
-    message.header.flags = NeighbourFlags::Own | NeighbourFlags::Controller;
+    message.header.ifindex = port;
+    message.header.state = STATIC;
+    message.header.flags = of;
     let mac = NeighbourAttribute::LinkLayerAddress(mac.0.to_vec());
     message.attributes.push(mac);
     message

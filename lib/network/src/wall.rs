@@ -87,12 +87,7 @@ impl Networks {
         }
         apply(turn, &json!({ "nftables": commands })).await.1?;
         self.forwarding.note_again().await?;
-        let spans = self.tunnels.lock().await;
-        tunnels::enforce(&self.nft).await?;
-        for laid in spans.values() {
-            tunnels::change(&self.nft, laid.subnet, &[], &laid.holdings).await?;
-        }
-        Ok(())
+        self.hear_again().await
     }
 
     /// True if all of our tables are there.

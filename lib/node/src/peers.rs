@@ -360,6 +360,7 @@ impl Peer for Daemon {
             | PeerMigration::Cpu(_)
             | PeerMigration::Kept(_)
             | PeerMigration::Round(_)
+            | PeerMigration::Expect(_)
             | PeerMigration::Land(_)
             | PeerMigration::LandTogether(_)
             | PeerMigration::End(_) => None,

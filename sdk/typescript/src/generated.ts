@@ -2062,6 +2062,7 @@ export interface components {
             hosts: components["schemas"]["FamilyHost"][];
             /** @description The family. */
             id: components["schemas"]["FamilyId"];
+            key?: components["schemas"]["NewsSecret"] | null;
             /** @description That host's end of tunnels. */
             tunnel: string;
         };
@@ -2407,6 +2408,7 @@ export interface components {
             hosts: components["schemas"]["FamilyHost"][];
             /** @description Id of the family. */
             id: components["schemas"]["FamilyId"];
+            key?: components["schemas"]["NewsSecret"] | null;
             /**
              * Format: int32
              * @description Most clones that may be alive at once, if there is a limit.
@@ -3041,6 +3043,11 @@ export interface components {
             /** @default null */
             rate: components["schemas"]["BitRate"] | null;
         };
+        /**
+         * @description The key by which hosts of a family know each other's news of where its members are: 32 bytes,
+         *     base64. Its debug output hides it.
+         */
+        NewsSecret: string;
         /** @description A node stands otherwise than before. */
         NodeChanged: {
             from?: components["schemas"]["NodeState"] | null;
@@ -3220,6 +3227,18 @@ export interface components {
             /** @description The VM. */
             vm: components["schemas"]["VmId"];
         };
+        /** @description Announcement that a VM is about to stand still. */
+        PeerExpect: {
+            /** @description End of tunnels of the host that it leaves. */
+            from: string;
+            /**
+             * Format: int32
+             * @description Rank of the news that it moves, among all news of its place.
+             */
+            generation: number;
+            /** @description The migration. */
+            migration: components["schemas"]["ForkId"];
+        };
         /**
          * @description `POST /v1/peer/families`: where the places of families are, as a host tells
          *     those that it lent some of them.
@@ -3334,6 +3353,12 @@ export interface components {
         } | {
             /** @description Fetch what has been written since. Answered when it is there. */
             round: components["schemas"]["PeerRound"];
+        } | {
+            /**
+             * @description The guest is about to stand still there: frames for it wait at its port here, and what that
+             *     host passes on is taken.
+             */
+            expect: components["schemas"]["PeerExpect"];
         } | {
             /** @description The guest stands still there: fetch what is left, and let it go on here. */
             land: components["schemas"]["PeerLand"];
@@ -4604,6 +4629,7 @@ export type MigrationPhase = components['schemas']['MigrationPhase'];
 export type MigrationReached = components['schemas']['MigrationReached'];
 export type MigrationReport = components['schemas']['MigrationReport'];
 export type NetworkPolicy = components['schemas']['NetworkPolicy'];
+export type NewsSecret = components['schemas']['NewsSecret'];
 export type NodeChanged = components['schemas']['NodeChanged'];
 export type NodeName = components['schemas']['NodeName'];
 export type NodeState = components['schemas']['NodeState'];
@@ -4620,6 +4646,7 @@ export type PeerCpu = components['schemas']['PeerCpu'];
 export type PeerDisk = components['schemas']['PeerDisk'];
 export type PeerEnd = components['schemas']['PeerEnd'];
 export type PeerEndMigration = components['schemas']['PeerEndMigration'];
+export type PeerExpect = components['schemas']['PeerExpect'];
 export type PeerFamiliesRequest = components['schemas']['PeerFamiliesRequest'];
 export type PeerFamiliesResponse = components['schemas']['PeerFamiliesResponse'];
 export type PeerForkRequest = components['schemas']['PeerForkRequest'];

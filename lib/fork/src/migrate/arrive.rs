@@ -17,11 +17,12 @@ use crate::{
     volumes::frozen_at,
 };
 use forkyard_network::Ports;
+use forkyard_overlay::Generation;
 use forkyard_pager::{Over, PagerError, Refusal, Run};
 use forkyard_records::{Birth, StoreError, VmRecord};
 use forkyard_types::{
-    Delta, ForkId, Handout, ImageId, PeerMigrated, PeerMigration, PeerPrepare, PeerRound,
-    RemotePages, Terms, VmName,
+    Delta, ForkId, Handout, ImageId, PeerExpect, PeerMigrated, PeerMigration, PeerPrepare,
+    PeerRound, RemotePages, Terms, VmName,
 };
 use forkyard_vm::lock;
 use std::{
@@ -101,6 +102,7 @@ impl Host {
             PeerMigration::Kept(kept) => Ok(self.kept_of(&kept)),
             PeerMigration::Prepare(prepare) => self.prepare_for(*prepare).await,
             PeerMigration::Round(round) => self.take_round(round).await,
+            PeerMigration::Expect(expect) => self.expect(expect).await,
             PeerMigration::Land(land) => self.land(*land).await,
             PeerMigration::LandTogether(lands) => self.land_together(lands).await,
             PeerMigration::End(end) => Ok(self.end_migration(end).await),
@@ -321,6 +323,26 @@ impl Host {
                 ))
             }
         }
+    }
+
+    /// Has frames for a VM wait at its port, which its host is about to pass on.
+    async fn expect(&self, expect: PeerExpect) -> Result<PeerMigrated, HostError> {
+        let found = match lock(&self.incoming.stages).get_mut(&expect.migration) {
+            Some(Stage::Waiting(waiting)) => {
+                waiting.heard = Instant::now();
+                let record = &waiting.shell.record;
+                Some((record.family, record.member, record.id))
+            }
+            Some(Stage::Preparing { .. } | Stage::Landing) | None => None,
+        };
+        let Some(of) = found else {
+            return Err(HostError::Invalid(
+                "no machine waits for this migration here".into(),
+            ));
+        };
+        self.expect_frames(of, expect.from, Generation(expect.generation))
+            .await?;
+        Ok(PeerMigrated::Here)
     }
 
     async fn take_round(&self, round: PeerRound) -> Result<PeerMigrated, HostError> {

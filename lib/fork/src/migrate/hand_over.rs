@@ -8,8 +8,8 @@ use super::{
 use crate::{Host, HostError, fork::micros, snapshot::Taken};
 use forkyard_records::Moving;
 use forkyard_types::{
-    ForkMode, ForkReport, Landed, MigrationPhase, MigrationReport, PeerLand, PeerMigrated,
-    PeerMigration,
+    ForkMode, ForkReport, Landed, MigrationPhase, MigrationReport, PeerExpect, PeerLand,
+    PeerMigrated, PeerMigration,
 };
 use forkyard_vm::{Life, lock};
 use std::time::Instant;
@@ -25,6 +25,32 @@ pub(super) struct Handed {
 }
 
 impl Host {
+    /// Tells every site of its family that it is about to move, and has the other host take its frames.
+    pub(super) async fn expect_there(&self, leaving: &mut Leaving<'_>) -> Result<(), HostError> {
+        let vm = leaving.vm;
+        let family = vm.record().family;
+        let Some(place) = self.store.tunnel(family)? else {
+            return Ok(());
+        };
+        let Some(to) = self.tunnel_at(family, leaving.peer().name())? else {
+            tracing::debug!(vm = %vm.name(), to = leaving.peer().name(), "it has no part in families' networks");
+            return Ok(());
+        };
+        let generation = self.tell_moving(vm, place.own, to);
+        let expect = PeerExpect {
+            migration: leaving.id,
+            from: place.own,
+            generation: generation.0,
+        };
+        let expected = self.step(leaving, PeerMigration::Expect(expect)).await;
+        if let Err(error) = expected {
+            self.pass_on_no_more(vm).await;
+            return Err(error);
+        }
+        leaving.tunnel = Some(to);
+        Ok(())
+    }
+
     /// Records that the other host may have it from here on.
     pub(super) fn note_intent(
         &self,
@@ -54,7 +80,15 @@ impl Host {
     ) -> Result<Handed, HostError> {
         let vm = leaving.vm;
         let begun = Instant::now();
-        if !vm.is_paused() {
+        let runs = !vm.is_paused();
+        // Before its agent answers: by then its kernel has taken, and answered, what had reached
+        // its port.
+        if let Some(to) = leaving.tunnel
+            && let Err(error) = self.pass_on(vm, to).await
+        {
+            tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "what comes for it while it stands still is lost");
+        }
+        if runs {
             leaving.body.hold(self.options.to_hold_still()).await?;
             let paused = Life::Paused(leaving.body.clone());
             vm.enter(&self.store, paused, |_| {})?;
@@ -85,6 +119,7 @@ impl Host {
         report: &mut MigrationReport,
     ) -> Result<Landed, HostError> {
         let vm = leaving.vm;
+        self.expect_there(leaving).await?;
         self.note_intent(leaving, report)?;
         let stopped = Instant::now();
         let Handed { land, volumes, .. } = match self.stop_and_copy(leaving, report).await {

@@ -212,7 +212,6 @@ impl Host {
             let ready = async {
                 let hello = guest.hello_after_move(HELLO);
                 hello.instrument(debug_span!("hello")).await?;
-                self.network.open_port(record.family, record.id).await?;
                 if !record.publish.is_empty() {
                     let to = address(layout.of.network, &record).ip;
                     let (family, wanted) = (record.family, &record.publish);
@@ -243,6 +242,8 @@ impl Host {
                 here,
             }),
             Err(error) => {
+                let of = (record.family, record.member, record.id);
+                self.expect_no_frames(of).await;
                 self.erase(&record).await;
                 let images: Vec<_> = here.all().chain(last.all()).collect();
                 self.forget_images(coming, &images).await;
@@ -257,6 +258,8 @@ impl Host {
     async fn unload(&self, loaded: Loaded) {
         let record = loaded.vm.record();
         self.end_running(&loaded.vm).await;
+        let of = (record.family, record.member, record.id);
+        self.expect_no_frames(of).await;
         self.erase(&record).await;
         let images = loaded.here.all().chain(last_of(&loaded.land).all());
         let images: Vec<_> = images.collect();
@@ -311,7 +314,7 @@ impl Host {
                 Err(error) => Err(error),
             }
         };
-        let (resumed, ()) = tokio::join!(resumed, self.try_to_sync_overlay(vm.record().family));
+        let (resumed, ()) = tokio::join!(resumed, self.announce(vm));
         if let Err(error) = resumed {
             // It is heard of as any agent that does not answer.
             tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "its agent was not told to go on");

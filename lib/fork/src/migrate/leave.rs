@@ -25,7 +25,7 @@ use forkyard_types::{
 };
 use forkyard_vm::{RunningVm, Turn, Vm, VmError, lock};
 use std::{
-    net::SocketAddr,
+    net::{Ipv4Addr, SocketAddr},
     num::NonZeroUsize,
     sync::Arc,
     time::{Duration, Instant},
@@ -54,13 +54,13 @@ pub(super) struct Leaving<'a> {
     pub offered: Vec<ImageId>,
     /// Keeps that from being taken for unused.
     pub hold: Option<Hold>,
-    /// Generation that the VM is stopped with: made before, so that only the
-    /// difference is left to do then.
+    /// Generation that the VM is stopped with, made before that.
     pub next: Option<Generation>,
+    /// End of tunnels of the other host, once its frames are expected there.
+    pub tunnel: Option<Ipv4Addr>,
 }
 
 impl Leaving<'_> {
-    /// The other host.
     pub fn peer(&self) -> &dyn Peer {
         &*self.share.peer
     }
@@ -141,6 +141,7 @@ impl Host {
             offered: Vec::new(),
             hold: Some(self.hold([])?),
             next: None,
+            tunnel: None,
         })
     }
 
@@ -265,6 +266,7 @@ impl Host {
     pub(super) async fn stays(&self, leaving: &mut Leaving<'_>) {
         drop(leaving.hold.take());
         if lock(&leaving.vm.moving).is_none() {
+            self.pass_on_no_more(leaving.vm).await;
             self.give_up(leaving).await;
             self.keep_volumes(leaving);
         }

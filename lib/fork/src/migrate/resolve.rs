@@ -37,18 +37,20 @@ impl Host {
     /// Lets a VM go on that stood still to be moved, and was not; one that its user wants to stand
     /// still does. Its turn is the caller's.
     pub(super) async fn back(&self, vm: &Vm) -> Result<(), HostError> {
+        self.pass_on_no_more(vm).await;
         if !was_paused(vm)
             && let Ok(body) = vm.body()
         {
             vm.enter(&self.store, Life::Running(body.clone()), |_| {})?;
             body.go_on().await?;
         }
-        self.no_longer_moving(vm)
+        self.no_longer_moving(vm).await
     }
 
-    fn no_longer_moving(&self, vm: &Vm) -> Result<(), HostError> {
+    async fn no_longer_moving(&self, vm: &Vm) -> Result<(), HostError> {
         self.store.remove_moving(vm.id)?;
         *lock(&vm.moving) = None;
+        self.pass_on_no_more(vm).await;
         Ok(())
     }
 
@@ -153,7 +155,7 @@ impl Host {
             return self.back(vm).await;
         }
         let was_paused = was_paused(vm);
-        self.no_longer_moving(vm)?;
+        self.no_longer_moving(vm).await?;
         if matches!(vm.life(), Life::Unreached { .. }) {
             // As one that this daemon finds running: it is told to go on.
             let (why, paused) = ("it is taken over".to_owned(), was_paused);
@@ -187,6 +189,9 @@ impl Host {
         // A VM that has left is neither forked nor resumed.
         let body = vm.take_running();
         vm.pass(Life::Ending);
+        if let Ok(Some(to)) = self.tunnel_at(vm.record().family, peer) {
+            self.has_left(vm, to);
+        }
         if let Some(body) = &body {
             self.follow_commands(body, (migration, peer));
         }

@@ -294,6 +294,10 @@ impl Host {
         reports: &mut [MigrationReport],
     ) -> Result<Vec<Landed>, HostError> {
         let begun = Instant::now();
+        let expected = leaving.iter_mut().map(|leaving| self.expect_there(leaving));
+        for expected in join_all(expected).await {
+            expected?;
+        }
         let mut handed: Result<Vec<Handed>, HostError> = Ok(Vec::new());
         for (leaving, report) in leaving.iter().zip(reports.iter()) {
             if let Err(error) = self.note_intent(leaving, report) {

@@ -409,6 +409,7 @@ impl Host {
             // Known once all these hosts have been asked: see `introduce`.
             tunnel: None,
             hosts: Vec::new(),
+            key: None,
         })
     }
 

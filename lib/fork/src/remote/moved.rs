@@ -79,8 +79,18 @@ impl Host {
         if let Some(news) = self.news(family.id, peer)? {
             family.tunnel = Some(news.tunnel);
             family.hosts = news.hosts;
+            family.key = news.key;
         }
         Ok(())
+    }
+
+    /// End of tunnels of a host that this one has sent VMs of a family to.
+    pub(crate) fn tunnel_at(
+        &self,
+        family: FamilyId,
+        peer: &str,
+    ) -> Result<Option<Ipv4Addr>, HostError> {
+        Ok(tunnel_of(&self.store.family_hosts(family)?, peer))
     }
 
     /// Places of a family that are not where they were lent to: VMs that moved here, and from

@@ -296,7 +296,8 @@ impl Host {
                 tokio::join!(
                     host.poll_remote_clones(),
                     host.tell_borrowers(),
-                    host.settle_moving()
+                    host.settle_moving(),
+                    host.repeat_news()
                 );
             }
         });

@@ -26,9 +26,11 @@ use super::{
 };
 use crate::{Host, HostError, network_of};
 use forkyard_network::{NetworkError, Span, Subnet};
+use forkyard_overlay::Whereabouts;
 use forkyard_records::{FamilyTunnel, Loan, Teller};
 use forkyard_types::{
-    FamilyHost, FamilyId, FamilyNews, FamilyStanding, PeerFamiliesRequest, PeerFamiliesResponse,
+    FamilyHost, FamilyId, FamilyNews, FamilyStanding, NewsSecret, PeerFamiliesRequest,
+    PeerFamiliesResponse,
 };
 use futures::future::join_all;
 use std::{
@@ -65,6 +67,7 @@ impl Host {
             if let Some(news) = self.news(family.id, share.peer.name())? {
                 family.tunnel = Some(news.tunnel);
                 family.hosts = news.hosts;
+                family.key = news.key;
             }
         }
         Ok(())
@@ -294,6 +297,7 @@ impl Host {
             id: family,
             tunnel: tunnel.own,
             hosts,
+            key: self.sites.key(family, tunnel.lender.is_none())?,
         }))
     }
 
@@ -324,7 +328,7 @@ impl Host {
         let is_lender = place.is_some_and(|place| place.lender == Some(news.tunnel));
         let mut lent = Vec::new();
         if is_lender {
-            self.update_from(news.tunnel, news.id, &news.hosts)?;
+            self.update_from(news.tunnel, news.id, &news.hosts, news.key.as_ref())?;
             self.try_to_sync_overlay(news.id).await;
             let told = self.store.family_hosts(news.id)?.into_iter();
             let told = told.filter(|(by, _)| *by != Teller::Lender);
@@ -350,6 +354,7 @@ impl Host {
         lender: Ipv4Addr,
         family: FamilyId,
         hosts: &[FamilyHost],
+        key: Option<&NewsSecret>,
     ) -> Result<(), HostError> {
         let Some(own) = self.own_tunnel(Some(lender)) else {
             return Ok(());
@@ -358,7 +363,9 @@ impl Host {
         let place = self
             .store
             .place_tunnel(family, FamilyTunnel { own, lender })?;
-        if place.is_some_and(|place| place.lender == lender) {
+        let is_lender = place.is_some_and(|place| place.lender == lender);
+        self.sites.hear_key(family, key, is_lender);
+        if is_lender {
             self.store
                 .put_family_hosts(family, &Teller::Lender, hosts)?;
         }
@@ -391,19 +398,8 @@ impl Host {
     }
 
     async fn join_hosts(&self, family: FamilyId) -> Result<(), HostError> {
-        let (Some(place), Some(record)) = (self.store.tunnel(family)?, self.store.family(family)?)
-        else {
+        let (Some(span), Some(record)) = (self.span_of(family)?, self.store.family(family)?) else {
             return Ok(());
-        };
-        let own = self.store.own_places(family, Subnet::MEMBERS)?;
-        let told = self.store.family_hosts(family)?;
-        let astray = self.astray(family, place.own, &told);
-        let mut hosts = compose(place.own, &own, told.into_iter());
-        // Later than what they were lent to, and so they count.
-        hosts.extend(astray);
-        let span = Span {
-            tunnel: place.own,
-            hosts,
         };
         let subnet = network_of(record.number)?;
         match self.network.stretch(family, subnet, &span).await {
@@ -411,6 +407,28 @@ impl Host {
             Err(NetworkError::NoLink { .. }) => Ok(()),
             other => Ok(other?),
         }
+    }
+
+    /// All that this host knows of a family's network; none if that is on this host alone.
+    pub(super) fn span_of(&self, family: FamilyId) -> Result<Option<Span>, HostError> {
+        let Some(place) = self.store.tunnel(family)? else {
+            return Ok(None);
+        };
+        let own = self.store.own_places(family, Subnet::MEMBERS)?;
+        let told = self.store.family_hosts(family)?;
+        let astray = self.astray(family, place.own, &told);
+        let mut hosts = compose(place.own, &own, told.into_iter());
+        // Later than what they were lent to, and so they count.
+        hosts.extend(astray);
+        let mut span = Span {
+            tunnel: place.own,
+            hosts,
+            seen: Whereabouts::default(),
+            parts: BTreeMap::new(),
+        };
+        let ended = |vm| self.registry().get(vm).is_none();
+        self.sites.complete(family, &mut span, ended);
+        Ok(Some(span))
     }
 
     /// This host's end of tunnels: the address it gives pages at, or the one that

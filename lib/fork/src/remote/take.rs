@@ -275,7 +275,10 @@ impl Host {
             other => other?,
         }
         match family.tunnel {
-            Some(lender) => self.update_from(lender, family.id, &family.hosts),
+            Some(lender) => {
+                let key = family.key.as_ref();
+                self.update_from(lender, family.id, &family.hosts, key)
+            }
             None => Ok(()),
         }
     }

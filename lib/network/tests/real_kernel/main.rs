@@ -8,6 +8,8 @@ mod guest;
 mod isolation;
 mod lifecycle;
 mod many;
+mod passing;
+mod sixteen;
 mod stations;
 mod stretch;
 mod wall;

@@ -55,6 +55,8 @@ pub fn span(of: usize, hosts: &[usize]) -> Span {
     Span {
         tunnel: address(of),
         hosts: hosts.iter().map(host).collect(),
+        seen: Default::default(),
+        parts: Default::default(),
     }
 }
 
