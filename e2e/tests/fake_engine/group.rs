@@ -1,10 +1,10 @@
-//! Users of the host who are not root, and use it by the group that the socket was opened to.
+//! Use of the host by users other than root: members of the group that the socket was opened to.
 
 use forkyard_e2e::{Host, Running};
 use std::{fs, os::unix::fs::PermissionsExt};
 use tempfile::TempDir;
 
-/// The command of a user that is nobody's but the host's, with another group.
+/// Commands of a user without rights, with one group more.
 struct Member<'a> {
     host: &'a Host,
     folder: TempDir,
