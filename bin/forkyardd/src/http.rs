@@ -235,6 +235,8 @@ fn common() -> OpenApiRouter<Shared> {
         .routes(routes!(volumes::snapshot))
         .routes(routes!(volumes::drop_snapshot))
         .routes(routes!(volumes::resize))
+        .routes(routes!(volumes::tune))
+        .routes(routes!(volumes::why))
         .routes(routes!(volumes::export))
         .routes(routes!(nodes::list))
         .routes(routes!(nodes::drain))

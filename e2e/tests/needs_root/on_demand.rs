@@ -1,7 +1,7 @@
 //! A VM that goes on at another host before all of its volume is there.
 
 use forkyard_e2e::{Cluster, Host, eventually};
-use forkyard_types::{ByteCount, MigrateResponse, VolumeView};
+use forkyard_types::{ByteCount, MigrateResponse, VolumeHolding, VolumeView, VolumeWhy};
 
 const READ: &str = "echo 3 >/proc/sys/vm/drop_caches; md5sum /root/data";
 
@@ -43,6 +43,7 @@ fn a_vm_goes_on_before_its_volume_has_come_whatever_dies_and_waits_for_a_host_th
         "p",
         "mkdir -p /m && mount -t tmpfs m /m && cp /bin/busybox /m/ && echo 3 >/proc/sys/vm/drop_caches",
     );
+    here.ok(["volume", "tune", "d", "--k", "50"]);
     cluster.limit(100);
     let report = moved(here, "h1").report;
     assert!(report.blocks_left > 2000, "{report:?}");
@@ -52,6 +53,22 @@ fn a_vm_goes_on_before_its_volume_has_come_whatever_dies_and_waits_for_a_host_th
     assert_eq!(seen(here).needed_by.len(), 1);
     let why = here.fails(["volume", "rm", "d"]);
     assert!(why.contains("h1 still fetches blocks"), "{why}");
+
+    // Of each block it is told why it went, or was left.
+    let why = |host: &Host, block: u64| -> VolumeWhy {
+        host.json(["volume", "why", "d", &block.to_string()])
+    };
+    let first = &why(here, 0).transfers[0];
+    assert!(
+        first.is_sent && first.host.as_deref() == Some("h1"),
+        "{first:?}"
+    );
+    let law = first.law.as_ref().expect("its counts are kept");
+    assert!(law.k == 50.0 && law.priority > Some(0.0), "{law:?}");
+    let mut blocks = (0..1 << 18).step_by(2048);
+    let left = blocks.find(|block| why(there, *block).holding == VolumeHolding::Elsewhere);
+    let left = why(here, left.expect("most of it"));
+    assert!(left.transfers.iter().any(|it| !it.is_sent), "{left:?}");
 
     // What it reads is away: it stands still, and says why.
     let read = "(/m/busybox md5sum /root/data >/m/sum 2>&1; echo $? >/m/code) >/dev/null 2>&1 </dev/null &";

@@ -65,6 +65,11 @@ impl Folders {
         self.state.join("volumes")
     }
 
+    /// Folder of the keys of encrypted volumes. May be a link to one on another disk.
+    pub fn volume_keys(&self) -> PathBuf {
+        self.state.join("volume-keys")
+    }
+
     /// Folder of the socket that QEMUs reach volumes by.
     pub fn sockets_of_volumes(&self) -> PathBuf {
         self.run.join("volumes")

@@ -23,6 +23,7 @@ mod copies;
 mod data;
 mod doctor;
 mod error;
+mod law;
 mod service;
 mod supply;
 
@@ -35,11 +36,11 @@ pub(crate) use supply::Supplies;
 pub use supply::SupplyLine;
 
 use crate::{Host, HostError, blocking::blocking};
-use forkyard_blockd::{Counts, Request, Status};
+use forkyard_blockd::{Counts, Encrypt, Request, Status};
 use forkyard_records::{VmRecord, VolumeCopy};
 use forkyard_types::{
     ByteCount, CreateVolume, ExportVolume, PageCount, ResizeVolume, SnapshotVolume, VmName,
-    VolumeAt, VolumeLacking, VolumeNeed, VolumeSnapshot, VolumeUse, VolumeView,
+    VolumeAt, VolumeLacking, VolumeNeed, VolumeSnapshot, VolumeTuning, VolumeUse, VolumeView,
 };
 use std::path::PathBuf;
 
@@ -93,7 +94,16 @@ impl Host {
             size,
             image,
             file,
+            encrypted,
+            key_file,
         } = request;
+        let encrypt = match (encrypted, key_file) {
+            (false, Some(_)) => {
+                let text = "a key file is for an encrypted volume: say that it is to be one";
+                return Err(HostError::Invalid(text.into()));
+            }
+            (encrypted, key) => encrypted.then_some(Encrypt { key }),
+        };
         let source = match (image, file) {
             (Some(_), Some(_)) => {
                 let text = "a volume is a copy of an image or of a file, not of both";
@@ -111,7 +121,12 @@ impl Host {
             }
             (None, None) => None,
         };
-        self.make_volume(&name, size, source).await?;
+        let made = NewVolume {
+            size,
+            source,
+            encrypt,
+        };
+        self.make_volume(&name, made).await?;
         self.volume(name.as_str()).await
     }
 
@@ -230,25 +245,40 @@ impl Host {
         self.volume(name).await
     }
 
-    /// Makes a volume with a copy of a raw disk in it, as large as that or larger.
-    async fn make_volume(
-        &self,
-        volume: &VmName,
-        size: Option<ByteCount>,
-        source: Option<PathBuf>,
-    ) -> Result<(), HostError> {
+    /// Makes a volume.
+    async fn make_volume(&self, volume: &VmName, made: NewVolume) -> Result<(), HostError> {
         self.refuse_copy(volume)?;
-        let (blockd, volume) = (self.blockd.clone(), volume.clone());
-        blocking(move || {
-            let name = volume.to_string();
-            let Some(file) = source else {
-                let size = size.unwrap_or_default().0;
-                return blockd.ask(&Request::Create { name, size }).map(drop);
-            };
-            let size = size.map(|size| size.0);
-            blockd.ask(&Request::Import { name, file, size }).map(drop)
-        })
-        .await
+        let (blockd, name) = (self.blockd.clone(), volume.to_string());
+        let NewVolume {
+            size,
+            source,
+            encrypt,
+        } = made;
+        let request = match source {
+            None => Request::Create {
+                name,
+                size: size.unwrap_or_default().0,
+                encrypt,
+            },
+            Some(file) => Request::Import {
+                name,
+                file,
+                size: size.map(|size| size.0),
+                encrypt,
+            },
+        };
+        blocking(move || blockd.ask(&request).map(drop)).await
+    }
+
+    /// Refuses a volume that is there and not encrypted, if it is to be.
+    fn refuse_plain(seen: &VolumeView, encrypted: bool) -> Result<(), HostError> {
+        match encrypted && !seen.encrypted {
+            true => Err(VolumeError::NotEncrypted {
+                volume: seen.name.clone(),
+            }
+            .into()),
+            false => Ok(()),
+        }
     }
 
     async fn disk_of_image(&self, image: String) -> Result<PathBuf, HostError> {
@@ -283,6 +313,16 @@ impl Host {
             Some(_) | None => Ok(()),
         }
     }
+}
+
+/// Volume that is to be made.
+#[derive(Debug)]
+struct NewVolume {
+    /// Size; that of what it is made of if absent.
+    size: Option<ByteCount>,
+    /// Raw disk that it is a copy of.
+    source: Option<PathBuf>,
+    encrypt: Option<Encrypt>,
 }
 
 /// The record of the VM that has a volume as its disk.
@@ -348,6 +388,9 @@ fn view(
                 stored: ByteCount::default(),
                 at,
                 vm,
+                encrypted: error.is_of_key(),
+                key_file: None,
+                law: None,
                 epoch: 0,
                 snapshots: Vec::new(),
                 lacking: Vec::new(),
@@ -373,8 +416,14 @@ fn view(
         stored: ByteCount(status.written),
         at,
         vm,
+        encrypted: status.key.is_some(),
+        key_file: status.key.map(|path| path.display().to_string()),
         failure: None,
         epoch: status.epoch,
+        law: Some(VolumeTuning {
+            k: status.k,
+            s: status.s,
+        }),
         snapshots: snapshots.collect(),
         lacking: { status.lacking.into_iter() }
             .map(|it| VolumeLacking {

@@ -136,13 +136,23 @@ class AsyncForkyard:
         """Remove an image that no VM is of."""
         await self._end.ask(_calls.remove_image(name))
 
-    async def create_volume(self, name: str, size: int | None = None, *, image: str | None = None) -> dict[str, Any]:
+    async def create_volume(
+        self, name: str, size: int | None = None, *, image: str | None = None, encrypted: bool = False, key_file: str | None = None
+    ) -> dict[str, Any]:
         """Make a volume; see Forkyard.create_volume."""
-        return dict(await self._end.ask(_calls.create_volume(name, size, image)))
+        return dict(await self._end.ask(_calls.create_volume(name, size, image, encrypted, key_file)))
 
     async def snapshot_volume(self, name: str, snapshot: str) -> dict[str, Any]:
         """Keep a volume as it is, also while a VM writes it."""
         return dict(await self._end.ask(_calls.snapshot_volume(name, snapshot)))
+
+    async def volume_why(self, name: str, block: int) -> dict[str, Any]:
+        """Why a block was sent, or was not; see Forkyard.volume_why."""
+        return dict(await self._end.ask(_calls.volume_why(name, block)))
+
+    async def tune_volume(self, name: str, *, k: float | None = None, s: float | None = None) -> dict[str, Any]:
+        """Change the law by which blocks are sent ahead; see Forkyard.tune_volume."""
+        return dict(await self._end.ask(_calls.tune_volume(name, k, s)))
 
     async def remove_volume(self, name: str) -> None:
         """Remove a volume that no VM has, with its snapshots."""

@@ -155,12 +155,26 @@ export class Forkyard {
     return await call(this.#endpoint, "get", "/v1/volumes/{name}", { path: { name } }, options);
   }
 
-  /** Makes a volume of `size` bytes: of zeroes, or a copy of an image's disk. */
+  /**
+   * Makes a volume of `size` bytes: of zeroes, or a copy of an image's disk. Its blocks are encrypted on the host's disk if
+   * `encrypted`, with the key in the host's file `keyFile`, or one that is made and goes with the volume.
+   */
   async createVolume(
     name: string,
-    options: CallOptions & { size?: number; image?: string } = {},
+    options: CallOptions & {
+      size?: number;
+      image?: string;
+      encrypted?: boolean;
+      keyFile?: string;
+    } = {},
   ): Promise<VolumeView> {
-    const body = { name, size: options.size ?? null, image: options.image ?? null };
+    const body = {
+      name,
+      size: options.size ?? null,
+      image: options.image ?? null,
+      encrypted: options.encrypted ?? false,
+      key_file: options.keyFile ?? null,
+    };
     return await call(this.#endpoint, "post", "/v1/volumes", { body }, options);
   }
 

@@ -448,7 +448,8 @@ impl Host {
         });
         let (to, from) = pair.map_err(failed)?;
         let (blockd, sent) = (self.blockd.clone(), at.clone());
-        let read = tokio::spawn(blocking(move || blockd.send(&sent, since, hot, to)));
+        let whose = (hot, leaving.peer().name().to_owned());
+        let read = tokio::spawn(blocking(move || blockd.send(&sent, since, whose, to)));
         let sent = SentVolume {
             volume: there,
             snapshot: at.snapshot,

@@ -48,6 +48,12 @@ pub enum VolumeError {
         /// VM.
         vm: VmName,
     },
+    /// A VM is to have an encrypted volume, and this one is not.
+    #[error("volume {volume} is there, and is not encrypted")]
+    NotEncrypted {
+        /// Volume.
+        volume: VmName,
+    },
     /// A VM's slices lie over the snapshot.
     #[error("{vm} lies over {snapshot} of volume {volume}")]
     SnapshotInUse {
@@ -98,7 +104,7 @@ impl VolumeError {
                 Blame::Missing => ErrorKind::NotFound,
                 Blame::Fenced | Blame::Caller => ErrorKind::Conflict,
                 Blame::Room => ErrorKind::Exhausted,
-                Blame::Host | Blame::Elsewhere => ErrorKind::Host,
+                Blame::Host | Blame::Elsewhere | Blame::Key => ErrorKind::Host,
             },
             Self::Server(_)
             | Self::Answer
@@ -108,6 +114,7 @@ impl VolumeError {
             | Self::DidNotStart { .. } => ErrorKind::Host,
             Self::InUse { .. }
             | Self::SnapshotInUse { .. }
+            | Self::NotEncrypted { .. }
             | Self::Elsewhere { .. }
             | Self::Taken { .. }
             | Self::Coming { .. }
@@ -123,7 +130,7 @@ impl VolumeError {
                 Blame::Missing => Some("`forkyard volume ls` lists the volumes"),
                 Blame::Room => Some("remove volumes, snapshots or VMs"),
                 Blame::Elsewhere => Some("`forkyard volume inspect` says where the rest of it is"),
-                Blame::Fenced | Blame::Caller | Blame::Host => None,
+                Blame::Fenced | Blame::Caller | Blame::Host | Blame::Key => None,
             },
             Self::Server(_)
             | Self::Answer
@@ -137,6 +144,9 @@ impl VolumeError {
                 Some("use it there, or move its VM here; `forkyard volume rm` removes the copy")
             }
             Self::Taken { .. } => Some("remove one of them, or give it another name"),
+            Self::NotEncrypted { .. } => {
+                Some("`forkyard volume create --encrypted` makes one that is, under another name")
+            }
             Self::Coming { .. } => Some("it is there once its VM is"),
             Self::SnapshotInUse { .. } => Some("it goes with the last VM over it"),
             Self::NotYet { .. } => Some(
@@ -150,7 +160,18 @@ impl VolumeError {
         matches!(
             self,
             Self::Server(ClientError::Failed {
-                blame: Blame::Host,
+                blame: Blame::Host | Blame::Key,
+                ..
+            })
+        )
+    }
+
+    /// The volume is encrypted, and its key is not there.
+    pub(super) fn is_of_key(&self) -> bool {
+        matches!(
+            self,
+            Self::Server(ClientError::Failed {
+                blame: Blame::Key,
                 ..
             })
         )

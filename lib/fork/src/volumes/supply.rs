@@ -142,10 +142,10 @@ impl Host {
     /// Has another host fetch what it lacks, over one line. `NotFound` says that it lacks nothing.
     async fn dial(&self, need: &Need, fill: bool) -> Result<(), HostError> {
         let volume: VmName = need.volume.parse().map_err(|_| VolumeError::Answer)?;
-        let (blockd, name, snapshot) = (self.blockd.clone(), volume.clone(), need.snapshot.clone());
+        let (blockd, name, of) = (self.blockd.clone(), volume.clone(), need.clone());
         let opened = blocking(move || {
             let id = blockd.inspect(&name)?.id;
-            Ok::<_, VolumeError>((id, blockd.serve(&name, snapshot)?))
+            Ok::<_, VolumeError>((id, blockd.serve(&of, fill)?))
         });
         // What is not found here is no answer of that host's.
         let (id, (server, said)) = opened.await.map_err(|error| {
