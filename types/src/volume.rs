@@ -1,6 +1,6 @@
 //! Volumes: disks that outlive the VMs that write them.
 
-use crate::{ByteCount, VmName};
+use crate::{ByteCount, VmName, VolumeMirror};
 use serde::{Deserialize, Serialize};
 use std::{fmt, path::PathBuf};
 
@@ -28,6 +28,9 @@ pub struct VolumeView {
     pub key_file: Option<String>,
     /// Number of its last writer: each one that began counts one more.
     pub epoch: u32,
+    /// Other hosts that every flush waits for, and what they hold.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mirrors: Vec<VolumeMirror>,
     /// Law by which its blocks are sent ahead; none if it cannot be opened.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub law: Option<VolumeTuning>,
@@ -86,7 +89,7 @@ pub struct TuneVolume {
 pub struct VolumeWhy {
     /// Block, of 4096 bytes.
     pub block: u64,
-    /// Its offset.
+    /// Offset of the block.
     pub offset: ByteCount,
     /// Place of its content.
     pub holding: VolumeHolding,
@@ -108,9 +111,9 @@ pub struct VolumeWhy {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum VolumeHolding {
-    /// It was never written.
+    /// Nowhere: never written.
     Unwritten,
-    /// It was zeroed or discarded.
+    /// Nowhere: zeroed or discarded.
     Zero,
     /// Here.
     Here,

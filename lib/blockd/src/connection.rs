@@ -269,6 +269,7 @@ impl Connection<'_> {
                     }
                     if durability == Durability::Durable {
                         opened.store.flush_held(&mut target)?;
+                        opened.store.admit(epoch)?;
                     }
                     reply.done(out, cookie);
                     Ok(())
@@ -318,6 +319,10 @@ impl Connection<'_> {
         let mut target = None;
         self.later(cookie, move |out| {
             opened.store.flush_held(&mut target)?;
+            // Of a writer that was fenced meanwhile nothing is answered: it may be held nowhere.
+            if let Some(epoch) = opened.epoch {
+                opened.store.admit(epoch)?;
+            }
             reply.done(out, cookie);
             Ok(())
         });

@@ -6,11 +6,12 @@
 //!   stream of a snapshot        ---------------->
 //!                               <----------------  {"held":snapshot}, once it is durable
 //!   empty line, now and then    ---------------->
+//!                               <----------------  empty line
 //! ```
 //!
 //! Anything else that the other host says ends the line; `promoted` fences the writer here.
 
-use forkyard_volume_store::{Blame, Library, Store, StoreError};
+use forkyard_volume_store::{Blame, Library, PATIENCE, Store, StoreError};
 use serde::{Deserialize, Serialize};
 use std::{
     io::{self, BufRead, BufReader, BufWriter, Read, Write},
@@ -23,8 +24,9 @@ use std::{
 const MAX_WORD: u64 = 256 << 10;
 /// Time after which a line without a word is broken.
 const SILENCE: Duration = Duration::from_secs(10);
-/// Time for which an answer to a stream is waited for: it has to be on a disk there.
-const DURABLE: Duration = Duration::from_secs(60);
+/// Time for which an answer to a stream is waited for: it has to be on a disk there. One that comes later
+/// is heard when the next line begins.
+const DURABLE: Duration = PATIENCE;
 /// Time between two words where there is nothing to say.
 const IDLE: Duration = Duration::from_millis(500);
 /// Bytes of a stream that are written together.
@@ -36,11 +38,11 @@ const PIECE: usize = 256 << 10;
 enum Word {
     /// Snapshots that it has, before the first stream.
     Holding(Vec<String>),
-    /// It holds a snapshot, durably.
+    /// A snapshot is held, durably.
     Held(String),
     /// The copy is at home there.
     Promoted {},
-    /// It cannot hold it.
+    /// The snapshot cannot be held.
     Failed(String),
 }
 
@@ -78,16 +80,23 @@ pub(crate) fn push(
         }
     };
     let mut line = store.mirror(host, &theirs).map_err(io::Error::other)?;
-    stream.set_read_timeout(Some(DURABLE))?;
     loop {
         let Some(round) = line.next(IDLE).map_err(io::Error::other)? else {
             let mut stream = stream;
             stream.write_all(b"\n")?;
-            continue;
+            stream.set_read_timeout(Some(SILENCE))?;
+            if let Some(b'\n') = reader.fill_buf()?.first() {
+                reader.consume(1);
+                line.heard();
+                continue;
+            }
+            return ended(store, host, hear(reader)?);
         };
         let mut out = BufWriter::with_capacity(PIECE, stream);
         line.send(&round, &mut out).map_err(io::Error::other)?;
         out.flush()?;
+        drop(out);
+        stream.set_read_timeout(Some(DURABLE))?;
         match hear(reader)? {
             Word::Held(snapshot) if snapshot == round.snapshot => {
                 line.held(round).map_err(io::Error::other)?;
@@ -140,6 +149,8 @@ pub(crate) fn hold(
                 if let Err(error) = library.holding(name, host) {
                     return say(stream, &refusal(&error));
                 }
+                let mut stream = stream;
+                stream.write_all(b"\n")?;
                 continue;
             }
             Some(_) => {}

@@ -24,6 +24,8 @@ mod data;
 mod doctor;
 mod error;
 mod law;
+mod links;
+mod mirrors;
 mod service;
 mod supply;
 
@@ -31,16 +33,19 @@ pub(crate) use attach::{frozen_at, has_volume};
 pub(crate) use data::{branched, data_disk, frozen, private_name};
 pub(crate) use doctor::LeftVolume;
 pub use error::VolumeError;
+pub(crate) use links::Links;
+pub(crate) use mirrors::MirrorLines;
 pub(crate) use service::Blockd;
 pub(crate) use supply::Supplies;
 pub use supply::SupplyLine;
 
 use crate::{Host, HostError, blocking::blocking};
-use forkyard_blockd::{Counts, Encrypt, Request, Status};
+use forkyard_blockd::{Counts, Encrypt, Request, Status, WhenAway};
 use forkyard_records::{VmRecord, VolumeCopy};
 use forkyard_types::{
     ByteCount, CreateVolume, ExportVolume, PageCount, ResizeVolume, SnapshotVolume, VmName,
-    VolumeAt, VolumeLacking, VolumeNeed, VolumeSnapshot, VolumeTuning, VolumeUse, VolumeView,
+    VolumeAt, VolumeLacking, VolumeMirror, VolumeNeed, VolumeSnapshot, VolumeTuning, VolumeUse,
+    VolumeView, WhenMirrorAway,
 };
 use std::path::PathBuf;
 
@@ -48,6 +53,8 @@ use std::path::PathBuf;
 const FORK: &str = "fork-";
 /// Beginning of the names of snapshots that are sent to other hosts. No user's snapshot has it.
 pub(crate) const SENT: &str = "sent-";
+/// Beginning of the names of snapshots that are held at other hosts. No user's snapshot has it.
+const MIRRORED: &str = "mirror-";
 
 impl Host {
     /// Every volume, sorted by name.
@@ -136,7 +143,7 @@ impl Host {
         name: &str,
         request: SnapshotVolume,
     ) -> Result<VolumeView, HostError> {
-        for (beginning, whose) in [(FORK, "forks"), (SENT, "migrations")] {
+        for (beginning, whose) in [(FORK, "forks"), (SENT, "migrations"), (MIRRORED, "copies")] {
             if request.name.as_str().starts_with(beginning) {
                 let text = format!(
                     "names that begin with {beginning} are those of {whose}: choose another"
@@ -391,6 +398,7 @@ fn view(
                 encrypted: error.is_of_key(),
                 key_file: None,
                 law: None,
+                mirrors: Vec::new(),
                 epoch: 0,
                 snapshots: Vec::new(),
                 lacking: Vec::new(),
@@ -420,6 +428,18 @@ fn view(
         key_file: status.key.map(|path| path.display().to_string()),
         failure: None,
         epoch: status.epoch,
+        mirrors: { status.mirrors.into_iter() }
+            .map(|it| VolumeMirror {
+                host: it.host,
+                is_there: it.is_there,
+                behind: it.behind,
+                is_promoted: it.is_promoted,
+                away: match status.when_away {
+                    WhenAway::Wait => WhenMirrorAway::Wait,
+                    WhenAway::GoOn => WhenMirrorAway::GoOn,
+                },
+            })
+            .collect(),
         law: Some(VolumeTuning {
             k: status.k,
             s: status.s,

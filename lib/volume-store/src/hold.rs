@@ -19,9 +19,9 @@ pub enum Held {
     /// None.
     #[default]
     Not,
-    /// It is a copy of what that host writes.
+    /// Copy of what that host writes.
     For(String),
-    /// It was a copy for that host, and is at home here now.
+    /// Copy for that host once, and at home here now.
     Promoted(String),
 }
 

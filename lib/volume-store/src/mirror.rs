@@ -18,9 +18,8 @@
 //! | a host has promoted its copy | the writer here is fenced: the volume is at home there |
 //! | this process dies | the host says which snapshot it has; what differs from that is sent |
 
-use crate::{PATIENCE, Store, StoreError};
+use crate::{MirrorFacts, MirrorPlan, PATIENCE, Store, StoreError, WhenAway};
 use forkyard_volume::Opening;
-use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
     fmt,
@@ -35,41 +34,6 @@ pub(crate) const FILE: &str = "mirrors";
 pub const MIRRORED: &str = "mirror-";
 /// Time after which a copy is brought up to date though no flush waits for it.
 const LAZY: Duration = Duration::from_secs(2);
-
-/// Action of flushes while a host that is to hold a copy is away.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum WhenAway {
-    /// They wait for it.
-    #[default]
-    Wait,
-    /// They are answered without it.
-    GoOn,
-}
-
-/// Hosts that every flush waits for.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct MirrorPlan {
-    /// Hosts, as they are called here.
-    pub hosts: Vec<String>,
-    /// Action while one of them is away.
-    #[serde(default)]
-    pub away: WhenAway,
-}
-
-/// State of a copy, for users.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct MirrorFacts {
-    /// Host.
-    pub host: String,
-    /// True if there is a connection to it.
-    pub is_there: bool,
-    /// Number of writes that it does not hold yet.
-    pub behind: u64,
-    /// True if it has promoted its copy: the volume is at home there.
-    pub is_promoted: bool,
-}
 
 type Then = Box<dyn FnOnce(Result<(), StoreError>) + Send>;
 
@@ -96,7 +60,7 @@ struct Site {
     held: u64,
     /// Line to it, if there is one.
     line: Option<u64>,
-    /// Time since which there is none, or at which there was a word on it.
+    /// Time of the last word of it.
     heard: Instant,
     is_promoted: bool,
 }
@@ -413,7 +377,6 @@ impl MirrorLine {
                     host: self.host.clone(),
                 });
             };
-            site.heard = Instant::now();
             let held = site.held;
             let is_wanted = inner.waiting.iter().any(|it| it.target > held);
             let last = self.store.written_version();
@@ -466,6 +429,13 @@ impl MirrorLine {
         }
     }
 
+    /// Notes a word of the host.
+    pub fn heard(&self) {
+        if let Some(site) = self.store.mirrors.inner().sites.get_mut(&self.host) {
+            site.heard = Instant::now();
+        }
+    }
+
     /// Volume that it is of.
     pub fn store(&self) -> &Arc<Store> {
         &self.store
@@ -493,7 +463,7 @@ impl Drop for MirrorLine {
         if let Some(site) = inner.sites.get_mut(&self.host)
             && site.line == Some(self.number)
         {
-            (site.line, site.heard) = (None, Instant::now());
+            site.line = None;
         }
         drop(inner);
         self.store.mirrors.settle(None);

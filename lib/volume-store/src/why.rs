@@ -51,9 +51,9 @@ struct Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Holding {
-    /// It was never written.
+    /// Nowhere: never written.
     Unwritten,
-    /// It was zeroed or discarded.
+    /// Nowhere: zeroed or discarded.
     Zero,
     /// Here.
     Here,
@@ -61,7 +61,7 @@ pub enum Holding {
     Elsewhere,
 }
 
-/// What is known of a block's transfers, and the law applied to it as it is now.
+/// Transfers of a block, as far as they are known, and the law applied to it as it is now.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Why {
     /// Block.

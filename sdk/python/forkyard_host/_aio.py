@@ -154,6 +154,25 @@ class AsyncForkyard:
         """Change the law by which blocks are sent ahead; see Forkyard.tune_volume."""
         return dict(await self._end.ask(_calls.tune_volume(name, k, s)))
 
+    async def mirror_volume(self, name: str, *hosts: str, away: str = "wait") -> dict[str, Any]:
+        """Have hosts hold every flush of a volume; see Forkyard.mirror_volume."""
+        return dict(await self._end.ask(_calls.mirror_volume(name, hosts, away)))
+
+    async def promote_volume(self, name: str) -> dict[str, Any]:
+        """Make a copy a volume that is at home here; see Forkyard.promote_volume."""
+        return dict(await self._end.ask(_calls.promote_volume(name)))
+
+    async def links(self) -> list[dict[str, Any]]:
+        """Links to other hosts; see Forkyard.links."""
+        return list(await self._end.ask(_calls.links()))
+
+    async def set_link_budget(
+        self, host: str, *, rate: str | None = None, daily: int | None = None, price: float | None = None, money: float | None = None
+    ) -> dict[str, Any]:
+        """Bound what is sent to a host; see Forkyard.set_link_budget."""
+        budget = {"rate": rate, "daily": daily, "price": price, "money": money}
+        return dict(await self._end.ask(_calls.set_link_budget(host, budget)))
+
     async def remove_volume(self, name: str) -> None:
         """Remove a volume that no VM has, with its snapshots."""
         await self._end.ask(_calls.remove_volume(name))

@@ -150,6 +150,26 @@ def tune_volume(name: str, k: float | None, s: float | None) -> Call:
     return Call("POST", of_volume(name, "tune"), {"k": k, "s": s})
 
 
+def mirror_volume(name: str, hosts: Iterable[str], away: str) -> Call:
+    """Says which hosts every flush of a volume waits for."""
+    return Call("POST", of_volume(name, "mirror"), {"hosts": list(hosts), "away": away})
+
+
+def promote_volume(name: str) -> Call:
+    """Makes a copy a volume that is at home here."""
+    return Call("POST", of_volume(name, "promote"))
+
+
+def links() -> Call:
+    """Lists links to other hosts."""
+    return Call("GET", "/v1/links")
+
+
+def set_link_budget(host: str, budget: dict[str, Any]) -> Call:
+    """Changes the budget of a link."""
+    return Call("PUT", f"/v1/links/{quote(host, safe='')}/budget", budget)
+
+
 def remove_volume(name: str) -> Call:
     """Removes a volume."""
     return Call("DELETE", of_volume(name))

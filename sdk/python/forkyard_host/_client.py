@@ -192,6 +192,25 @@ class Forkyard:
         """Change the law by which blocks are sent ahead, also while a VM writes the volume: K·fr/fw + fr if fr/fw ≥ S."""
         return dict(self._end.ask(_calls.tune_volume(name, k, s)))
 
+    def mirror_volume(self, name: str, *hosts: str, away: str = "wait") -> dict[str, Any]:
+        """Have these hosts hold every flush of a volume; none of them ends it. `away`: flushes "wait" for a host that is away, or "go-on" without it."""
+        return dict(self._end.ask(_calls.mirror_volume(name, hosts, away)))
+
+    def promote_volume(self, name: str) -> dict[str, Any]:
+        """Make a copy that is held for another host a volume that is at home here; that host is fenced."""
+        return dict(self._end.ask(_calls.promote_volume(name)))
+
+    def links(self) -> list[dict[str, Any]]:
+        """Links to other hosts, with their budgets and what was sent today."""
+        return list(self._end.ask(_calls.links()))
+
+    def set_link_budget(
+        self, host: str, *, rate: str | None = None, daily: int | None = None, price: float | None = None, money: float | None = None
+    ) -> dict[str, Any]:
+        """Bound what is sent to a host of volumes' blocks that nothing waits for: `rate` as 20mbit, `daily` bytes, `money` a day at `price` for 10^9 bytes."""
+        budget = {"rate": rate, "daily": daily, "price": price, "money": money}
+        return dict(self._end.ask(_calls.set_link_budget(host, budget)))
+
     def remove_volume(self, name: str) -> None:
         """Remove a volume that no VM has, with its snapshots."""
         self._end.ask(_calls.remove_volume(name))

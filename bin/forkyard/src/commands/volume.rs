@@ -1,5 +1,6 @@
 //! `volume`: disks that outlive the VMs that write them.
 
+mod show;
 mod why;
 
 use super::removal::remove;
@@ -7,8 +8,8 @@ use crate::{args::Format, output};
 use clap::Subcommand;
 use forkyard_api_client::{Client, escaped};
 use forkyard_types::{
-    ByteCount, CreateVolume, DataVolume, ExportVolume, ResizeVolume, RootVolume, SnapshotVolume,
-    TuneVolume, VmName, VolumeLacking, VolumeNeed, VolumeTuning, VolumeView, VolumeWhy,
+    ByteCount, CreateVolume, DataVolume, ExportVolume, MirrorVolume, ResizeVolume, RootVolume,
+    SnapshotVolume, TuneVolume, VmName, VolumeView, VolumeWhy, WhenMirrorAway,
 };
 use hyper::Method;
 use std::{path::PathBuf, process::ExitCode};
@@ -90,6 +91,29 @@ pub enum Volume {
         #[arg(long)]
         s: Option<f64>,
     },
+    /// Have other hosts hold every flush of a volume: a flush of the guest is answered once it is on their
+    /// disks, too. Without hosts: not any more.
+    #[command(
+        after_help = "Examples:\n  forkyard volume mirror pg h1\n  forkyard volume mirror pg h1 h2 --away go-on\n  forkyard volume mirror pg"
+    )]
+    Mirror {
+        /// Name of the volume.
+        name: VmName,
+        /// Hosts.
+        hosts: Vec<String>,
+        /// Flushes while one of them is away: `wait` for it, or `go-on` without it.
+        #[arg(long, default_value = "wait", value_parser = away)]
+        away: WhenMirrorAway,
+    },
+    /// Make a copy that this host holds for another one a volume that is at home here, as it was at the last
+    /// flush that is held here. The other host is fenced: its writer writes nothing any more once it hears of it.
+    #[command(
+        after_help = "Example, where h0 is lost:\n  forkyard volume promote pg && forkyard run debian --data pg"
+    )]
+    Promote {
+        /// Name of the volume.
+        name: VmName,
+    },
     /// Make a volume of a raw disk, a file of the host.
     #[command(
         after_help = "Example: forkyard volume import web disk.img\nOf another kind: qemu-img convert -O raw disk.qcow2 disk.img"
@@ -158,7 +182,7 @@ pub struct Disks {
 }
 
 /// Reads a size.
-fn size(text: &str) -> Result<ByteCount, String> {
+pub fn size(text: &str) -> Result<ByteCount, String> {
     let digits = text.trim_end_matches(|it: char| it.is_ascii_alphabetic());
     let shift = match &text[digits.len()..] {
         "" => 0,
@@ -173,6 +197,15 @@ fn size(text: &str) -> Result<ByteCount, String> {
         .checked_mul(1 << shift)
         .map(ByteCount)
         .ok_or_else(|| format!("{text} is too large"))
+}
+
+/// Reads what is done while a host is away.
+fn away(text: &str) -> Result<WhenMirrorAway, String> {
+    match text {
+        "wait" => Ok(WhenMirrorAway::Wait),
+        "go-on" => Ok(WhenMirrorAway::GoOn),
+        _ => Err(format!("{text:?} is neither wait nor go-on")),
+    }
 }
 
 /// Reads the volume that a VM is to boot on, `NAME[:SIZE][:encrypted]`.
@@ -227,14 +260,14 @@ pub async fn volume(client: &Client, format: Format, command: Volume) -> anyhow:
             let all: Vec<VolumeView> = client.call(Method::GET, "/v1/volumes").await?;
             match format {
                 Format::Json => output::json(&all)?,
-                Format::Text => show(&all),
+                Format::Text => show::show(&all),
             }
             return Ok(ExitCode::SUCCESS);
         }
         Volume::Inspect { name } => {
             let seen: VolumeView = client.call(Method::GET, &path(&name)).await?;
             if format == Format::Text {
-                describe(&seen);
+                show::describe(&seen);
                 return Ok(ExitCode::SUCCESS);
             }
             seen
@@ -304,6 +337,14 @@ pub async fn volume(client: &Client, format: Format, command: Volume) -> anyhow:
             let path = format!("{}/tune", path(&name));
             client.post(&path, &TuneVolume { k, s }).await?
         }
+        Volume::Mirror { name, hosts, away } => {
+            let path = format!("{}/mirror", path(&name));
+            client.post(&path, &MirrorVolume { hosts, away }).await?
+        }
+        Volume::Promote { name } => {
+            let path = format!("{}/promote", path(&name));
+            client.call(Method::POST, &path).await?
+        }
         Volume::Resize { name, size } => {
             let path = format!("{}/resize", path(&name));
             client.post(&path, &ResizeVolume { size }).await?
@@ -342,67 +383,6 @@ fn empty(name: VmName) -> CreateVolume {
 
 fn path(name: &VmName) -> String {
     format!("/v1/volumes/{}", escaped(name.as_str()))
-}
-
-fn show(all: &[VolumeView]) {
-    let row = |it: &VolumeView| {
-        [
-            it.name.to_string(),
-            match it.failure {
-                Some(_) => "damaged".to_owned(),
-                None => it.size.to_string(),
-            },
-            it.stored.to_string(),
-            it.vm.as_ref().map(VmName::to_string).unwrap_or_default(),
-            it.at.clone().unwrap_or_default(),
-            match lacking(it) {
-                ByteCount(0) => String::new(),
-                lacking => lacking.to_string(),
-            },
-            it.snapshots.len().to_string(),
-        ]
-    };
-    let rows: Vec<_> = all.iter().map(row).collect();
-    let head = ["NAME", "SIZE", "STORED", "VM", "AT", "LACKING", "SNAPSHOTS"];
-    output::table(head, &rows);
-}
-
-fn lacking(it: &VolumeView) -> ByteCount {
-    ByteCount(it.lacking.iter().map(|it| it.size.0).sum())
-}
-
-fn describe(it: &VolumeView) {
-    show(std::slice::from_ref(it));
-    say!("\nepoch     {}", it.epoch);
-    if let Some(VolumeTuning { k, s }) = it.law {
-        say!("law       K = {k}, S = {s}: `forkyard volume why` applies it to a block");
-    }
-    match (&it.key_file, it.encrypted) {
-        (Some(key), _) => say!("encrypted its key is in {key}"),
-        (None, true) => say!("encrypted its key is not there"),
-        (None, false) => {}
-    }
-    if let Some(at) = &it.at {
-        say!("copy      it is at {at}: the way back takes what differs");
-    }
-    for lacking in &it.lacking {
-        let VolumeLacking { at, size } = lacking;
-        say!("lacking   {size}, fetched from {at}: when it is read, and by and by");
-    }
-    for VolumeNeed { host, snapshot } in &it.needed_by {
-        say!("needed    {host} fetches what it lacks of {snapshot} from here");
-    }
-    if let Some(failure) = &it.failure {
-        say!("failure   {failure}");
-    }
-    for snapshot in &it.snapshots {
-        let vms: Vec<_> = snapshot.vms.iter().map(VmName::to_string).collect();
-        let vms = match vms.is_empty() {
-            true => String::new(),
-            false => format!(", below {}", vms.join(", ")),
-        };
-        say!("snapshot  {} of {}{vms}", snapshot.name, snapshot.size);
-    }
 }
 
 #[cfg(test)]

@@ -9,7 +9,8 @@ use axum::{
 };
 use forkyard_fork::Host;
 use forkyard_types::{
-    CreateVolume, ExportVolume, ResizeVolume, SnapshotVolume, TuneVolume, VolumeView, VolumeWhy,
+    CreateVolume, ExportVolume, MirrorVolume, ResizeVolume, SnapshotVolume, TuneVolume, VolumeView,
+    VolumeWhy,
 };
 use std::sync::Arc;
 
@@ -141,6 +142,35 @@ pub async fn tune(
 ) -> Answer<VolumeView> {
     for_the_operator(&asker)?;
     Ok(Json(host.tune_volume(&name, request).await?))
+}
+
+/// Say which other hosts every flush of a volume waits for.
+#[utoipa::path(post, path = "/v1/volumes/{name}/mirror", operation_id = "mirror_volume", tag = "volumes",
+    params(("name" = String, Path, description = "Name of the volume")), request_body = MirrorVolume,
+    responses((status = 200, body = VolumeView, description = "The volume; copies are on their way"), Refusal))]
+pub async fn mirror(
+    State(host): Shared,
+    Extension(asker): By,
+    Path(name): Path<String>,
+    Input(request): Input<MirrorVolume>,
+) -> Answer<VolumeView> {
+    for_the_operator(&asker)?;
+    let told = spawned(async move { host.mirror_volume(&name, request).await });
+    Ok(Json(told.await?))
+}
+
+/// Make a copy that is held for another host a volume that is at home here. That host is fenced.
+#[utoipa::path(post, path = "/v1/volumes/{name}/promote", operation_id = "promote_volume", tag = "volumes",
+    params(("name" = String, Path, description = "Name of the volume")),
+    responses((status = 200, body = VolumeView, description = "The volume, as it was at the last flush that this host held"), Refusal))]
+pub async fn promote(
+    State(host): Shared,
+    Extension(asker): By,
+    Path(name): Path<String>,
+) -> Answer<VolumeView> {
+    for_the_operator(&asker)?;
+    let promoted = spawned(async move { host.promote_volume(&name).await });
+    Ok(Json(promoted.await?))
 }
 
 /// Copy a volume that no VM writes, or a snapshot of any, into a new file of the host, as a raw disk.

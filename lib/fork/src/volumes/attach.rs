@@ -191,6 +191,7 @@ impl Host {
         let settled = blocking(move || settle(&blockd, &records).map(|()| records));
         let records = settled.await?;
         self.settle_copies(&records).await?;
+        self.settle_mirrors().await?;
         self.settle_needs().await
     }
 

@@ -48,6 +48,14 @@ pub enum VolumeError {
         /// VM.
         vm: VmName,
     },
+    /// A volume that other hosts hold flush by flush cannot move.
+    #[error("volume {volume} is held at {host} flush by flush, and would not be where it moves to")]
+    Mirrored {
+        /// Volume.
+        volume: VmName,
+        /// Host.
+        host: String,
+    },
     /// A VM is to have an encrypted volume, and this one is not.
     #[error("volume {volume} is there, and is not encrypted")]
     NotEncrypted {
@@ -115,6 +123,7 @@ impl VolumeError {
             Self::InUse { .. }
             | Self::SnapshotInUse { .. }
             | Self::NotEncrypted { .. }
+            | Self::Mirrored { .. }
             | Self::Elsewhere { .. }
             | Self::Taken { .. }
             | Self::Coming { .. }
@@ -144,6 +153,9 @@ impl VolumeError {
                 Some("use it there, or move its VM here; `forkyard volume rm` removes the copy")
             }
             Self::Taken { .. } => Some("remove one of them, or give it another name"),
+            Self::Mirrored { .. } => {
+                Some("`forkyard volume mirror NAME` without hosts ends that; say it anew there")
+            }
             Self::NotEncrypted { .. } => {
                 Some("`forkyard volume create --encrypted` makes one that is, under another name")
             }

@@ -145,6 +145,11 @@ impl Blockd {
         })?)
     }
 
+    /// Has the server answer by a stream, both ways.
+    pub(super) fn line(&self, request: &Request) -> Result<(UnixStream, Vec<u8>), VolumeError> {
+        Ok(self.connect()?.line(request)?)
+    }
+
     /// Has blocks that a volume lacks fetched over a connection.
     pub(super) fn supply(
         &self,
