@@ -206,10 +206,10 @@ impl Encryption {
         if self.cipher != CIPHER {
             return Err(failed("is for a cipher that this program does not know"));
         }
-        let secret = Secret::read(&path).map_err(|error| match error {
-            StoreError::KeyFile { why, .. } => failed(why),
-            error => error,
-        })?;
+        let secret = match Secret::read(&path) {
+            Err(StoreError::KeyFile { why, .. }) => return Err(failed(why)),
+            read => read?,
+        };
         match secret.check(&self.salt) == self.check {
             true => Ok(secret.cipher(&self.salt)),
             false => Err(failed("holds another key")),

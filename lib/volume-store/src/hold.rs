@@ -100,8 +100,8 @@ impl Library {
             Held::For(host) => host,
             Held::Not | Held::Promoted(_) => return Err(StoreError::NoCopy(name.to_owned())),
         };
-        let whole = store.snapshot_names().into_iter();
-        let whole = whole.filter(|it| it.starts_with(MIRRORED)).next_back();
+        let mut whole = store.snapshot_names().into_iter();
+        let whole = whole.rfind(|it| it.starts_with(MIRRORED));
         let whole = whole.ok_or_else(|| StoreError::Coming(name.to_owned()))?;
         store.set_held(Held::Promoted(host))?;
         // What a stream that broke off has left is undone.
