@@ -198,7 +198,7 @@ fn answer(request: Request, library: &Library, passes: &Passes) -> Result<Answer
         }
         Request::List {} => return Ok(Answer::Volumes(library.names()?)),
         Request::Inspect { name } => {
-            return Ok(Answer::Volume(library.inspect(&name)?.into()));
+            return Ok(Answer::Volume(Box::new(library.inspect(&name)?.into())));
         }
         Request::Open { name, takeover } => {
             let takeover = match takeover {

@@ -97,11 +97,14 @@ pub(crate) fn push(
         out.flush()?;
         drop(out);
         stream.set_read_timeout(Some(DURABLE))?;
-        match hear(reader)? {
-            Word::Held(snapshot) if snapshot == round.snapshot => {
+        let word = hear(reader)?;
+        match &word {
+            Word::Held(snapshot) if *snapshot == round.snapshot => {
                 line.held(round).map_err(io::Error::other)?;
             }
-            word => return ended(store, host, word),
+            Word::Holding(_) | Word::Held(_) | Word::Promoted {} | Word::Failed(_) => {
+                return ended(store, host, word);
+            }
         }
     }
 }

@@ -289,7 +289,7 @@ pub enum Answer {
     /// Counts of volumes.
     Counts(Vec<Counts>),
     /// Description of a volume.
-    Volume(Status),
+    Volume(Box<Status>),
     /// Name of the export that the writer is to open.
     Opened {
         /// Export.
@@ -316,7 +316,7 @@ impl Answer {
     /// The description of a volume, if that is what it is.
     pub fn volume(self) -> Option<Status> {
         match self {
-            Self::Volume(status) => Some(status),
+            Self::Volume(status) => Some(*status),
             Self::Done {}
             | Self::Volumes(_)
             | Self::Opened { .. }

@@ -425,7 +425,7 @@ impl Peer for Daemon {
         volume: &VmName,
         PeerHold { id, from }: PeerHold,
     ) -> BoxFuture<'_, Result<Box<dyn Duplex>, ApiError>> {
-        let from = forkyard_client::escaped(&from);
+        let from = forkyard_api_client::escaped(&from);
         let path = format!("/v1/peer/volumes/{volume}/hold?id={id}&from={from}");
         self.upgraded(path)
     }

@@ -2,7 +2,7 @@
 
 use crate::{args::Format, commands::volume::size, output};
 use clap::Subcommand;
-use forkyard_client::{Client, escaped};
+use forkyard_api_client::{Client, escaped};
 use forkyard_types::{BitRate, ByteCount, LinkBudget, LinkView};
 use hyper::Method;
 use std::process::ExitCode;

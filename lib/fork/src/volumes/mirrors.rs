@@ -164,10 +164,10 @@ impl Host {
             peer: to.clone(),
             source,
         };
-        let unknown = |error: HostError| match error.kind() {
-            // No answer about the volume.
-            ErrorKind::NotFound => HostError::Invalid(format!("no host is called {to}")),
-            _ => error,
+        // No answer about the volume.
+        let unknown = |error: HostError| match error.kind() == ErrorKind::NotFound {
+            true => HostError::Invalid(format!("no host is called {to}")),
+            false => error,
         };
         let peer = self.peer(to).map_err(unknown)?;
         let line = timeout(self.options.patience, peer.hold(volume, wanted));
