@@ -133,7 +133,7 @@ fn a_vm_goes_on_before_its_volume_has_come_whatever_dies_and_waits_for_a_host_th
         mirror(here).is_some_and(|it| it.is_there && it.behind == 0)
     });
     here.sh("p", "echo held >/root/held; sync");
-    assert_eq!(seen(there).at.is_some(), true);
+    assert!(seen(there).at.is_some());
     let why = there.fails(["run", "tiny", "--name", "q", "--volume", "d"]);
     assert!(why.contains("a copy"), "{why}");
     let why = here.fails(["migrate", "p", "--to", "h1"]);
