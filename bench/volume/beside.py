@@ -1,4 +1,4 @@
-"""Measures forkyard-blockd beside qemu-nbd, contenders taking turns within one run.
+"""Measures forkyard-blockd, plain and encrypted, beside qemu-nbd, contenders taking turns within one run.
 
 Each contender serves a disk of random content over a Unix socket; fio's NBD engine is the client of
 all. A machine is never as fast as it was a minute ago: only ratios within a round are claims.
@@ -30,21 +30,25 @@ UNITS = {"latency": "µs", "iops": "1/s", "bandwidth": "MiB/s"}
 
 
 class Volume:
-    name = "volume"
+    name, words = "volume", []
 
     def __init__(self, place, disk, size):
-        self.socket = f"{place}/volume.sock"
-        self.files = f"{place}/volumes/d/*.seg"
-        self.control = f"{place}/control.sock"
-        serve = ["serve", "--folder", f"{place}/volumes", "--nbd", self.socket]
+        self.socket = f"{place}/{self.name}.sock"
+        self.files = f"{place}/{self.name}/d/*.seg"
+        self.control = f"{place}/{self.name}.control"
+        serve = ["serve", "--folder", f"{place}/{self.name}", "--nbd", self.socket]
         self.server = subprocess.Popen(self.command(*serve), stdout=subprocess.PIPE)
         assert self.server.stdout.readline() == b"ready\n"
-        subprocess.run(self.command("import", "d", disk), check=True)
+        subprocess.run(self.command("import", "d", disk, *self.words), check=True)
         opened = subprocess.run(self.command("open", "d"), check=True, stdout=subprocess.PIPE, text=True)
         self.export = opened.stdout.strip()
 
     def command(self, *words):
         return ["forkyard-blockd", "--socket", self.control, *words]
+
+
+class Encrypted(Volume):
+    name, words = "encrypted", ["--encrypted"]
 
 
 class Qemu:
@@ -88,20 +92,23 @@ def measure(contender, words, direction, figure, size, seconds):
     }[figure]
 
 
-def ratios(rounds, other):
-    """Median of the rounds' ratios to another contender, and the lowest and highest of them."""
-    found = sorted(one["volume"] / one[other] for one in rounds)
+def ratios(rounds, one, other):
+    """Median of the rounds' ratios of two contenders, and the lowest and highest of them."""
+    found = sorted(it[one] / it[other] for it in rounds)
     return statistics.median(found), found[0], found[-1]
 
 
 def table(results):
-    lines = ["| | volume | raw | qcow2 | volume / raw | volume / qcow2 |", "|---|---|---|---|---|---|"]
+    head = ["", "volume", "raw", "qcow2", "volume / raw", "volume / qcow2", "encrypted", "encrypted / volume"]
+    lines = ["| " + " | ".join(head) + " |", "|---" * len(head) + "|"]
     for name, (figure, rounds) in results.items():
         unit = UNITS[figure]
         middle = {who: statistics.median(one[who] for one in rounds) for who in rounds[0]}
         cells = [f"{middle[who]:.0f} {unit}" for who in ("volume", "raw", "qcow2")]
         for other in ("raw", "qcow2"):
-            cells.append("{:.2f} ({:.2f} to {:.2f})".format(*ratios(rounds, other)))
+            cells.append("{:.2f} ({:.2f} to {:.2f})".format(*ratios(rounds, "volume", other)))
+        cells.append(f"{middle['encrypted']:.0f} {unit}")
+        cells.append("{:.2f} ({:.2f} to {:.2f})".format(*ratios(rounds, "encrypted", "volume")))
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -122,7 +129,7 @@ def main():
         with open(disk, "wb") as file:
             for _ in range(options.mib):
                 file.write(random.randbytes(1 << 20))
-        for kind in (Volume, Raw, Qcow2):
+        for kind in (Volume, Encrypted, Raw, Qcow2):
             contenders.append(kind(place, disk, size))
         results = {}
         for number in range(options.rounds):

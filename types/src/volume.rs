@@ -1,12 +1,12 @@
 //! Volumes: disks that outlive the VMs that write them.
 
-use crate::{ByteCount, VmName};
+use crate::{ByteCount, VmName, VolumeMirror};
 use serde::{Deserialize, Serialize};
 use std::{fmt, path::PathBuf};
 
 /// A volume.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct VolumeView {
     /// Name of the volume.
     pub name: VmName,
@@ -20,8 +20,20 @@ pub struct VolumeView {
     pub at: Option<String>,
     /// VM that writes it, or will when it is started.
     pub vm: Option<VmName>,
+    /// True if its blocks are encrypted on the host's disk.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub encrypted: bool,
+    /// File of the host with its key.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key_file: Option<String>,
     /// Number of its last writer: each one that began counts one more.
     pub epoch: u32,
+    /// Other hosts that every flush waits for, and what they hold.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub mirrors: Vec<VolumeMirror>,
+    /// Law by which its blocks are sent ahead; none if it cannot be opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub law: Option<VolumeTuning>,
     /// Amounts of it that are at other hosts still, and are fetched from there: because they are read,
     /// or by and by. Empty once all of it is here.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -43,6 +55,109 @@ pub struct VolumeLacking {
     pub at: String,
     /// Bytes.
     pub size: ByteCount,
+}
+
+/// Parameters of the law by which blocks of a volume are sent ahead: p = K·fr/fw + fr if fr/fw ≥ S, for a block that
+/// was read fr times and written fw times.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VolumeTuning {
+    /// Weight of the ratio of reads to writes.
+    pub k: f64,
+    /// Least ratio of reads to writes at which a block is worth sending.
+    pub s: f64,
+}
+
+/// `POST /v1/volumes/{name}/tune`: change the law by which its blocks are sent ahead, also while a VM writes it.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct TuneVolume {
+    /// Weight of the ratio of reads to writes; as it is if absent.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(minimum = 0))]
+    pub k: Option<f64>,
+    /// Least ratio of reads to writes at which a block is worth sending; as it is if absent.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(minimum = 0))]
+    pub s: Option<f64>,
+}
+
+/// `GET /v1/volumes/{name}/why`: reasons for which a block went to other hosts, came from there, or did not.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VolumeWhy {
+    /// Block, of 4096 bytes.
+    pub block: u64,
+    /// Offset of the block.
+    pub offset: ByteCount,
+    /// Place of its content.
+    pub holding: VolumeHolding,
+    /// Number of its last write here; none if it was never written.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub version: Option<u64>,
+    /// Hosts that it may be fetched from, or by.
+    pub hosts: Vec<String>,
+    /// Law, applied to the counts of now.
+    pub law: VolumeLaw,
+    /// Transfers of it, the newest first. Those before the volume's server began are not known.
+    pub transfers: Vec<VolumeTransfer>,
+    /// True if older transfers, or parts of them, are not kept.
+    pub is_cut: bool,
+}
+
+/// Place of a block's content.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum VolumeHolding {
+    /// Nowhere: never written.
+    Unwritten,
+    /// Nowhere: zeroed or discarded.
+    Zero,
+    /// Here.
+    Here,
+    /// At another host.
+    Elsewhere,
+}
+
+/// Law of propagation, applied to a block.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VolumeLaw {
+    /// Weight of the ratio of reads to writes.
+    pub k: f64,
+    /// Least ratio at which a block is worth sending.
+    pub s: f64,
+    /// Reads of the block since counting began; what is long ago counts for less.
+    pub reads: u32,
+    /// Writes of the block, counted likewise.
+    pub writes: u32,
+    /// Priority; none if it was not touched.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub priority: Option<f64>,
+    /// All that in words.
+    pub words: String,
+}
+
+/// Transfer of a block.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct VolumeTransfer {
+    /// Time, in seconds since 1970.
+    pub at: u64,
+    /// Other host, if it is known.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub host: Option<String>,
+    /// Snapshot that it was part of.
+    pub snapshot: String,
+    /// True if the block went, or came; false if it was left.
+    pub is_sent: bool,
+    /// Reason.
+    pub why: String,
+    /// Law as it was applied, if the counts of then are kept.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub law: Option<VolumeLaw>,
 }
 
 /// Host that fetches blocks of a volume.
@@ -84,6 +199,14 @@ pub struct CreateVolume {
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
     pub file: Option<PathBuf>,
+    /// Encrypt its blocks on the host's disk.
+    #[serde(default)]
+    pub encrypted: bool,
+    /// File of the host with its key, 64 hexadecimal digits, of mode 0600. A key is made if absent,
+    /// and goes with the volume.
+    #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+    pub key_file: Option<PathBuf>,
 }
 
 /// `POST /v1/volumes/{name}/snapshots`: keep a volume as it is.
@@ -128,6 +251,9 @@ pub struct RootVolume {
     /// Size of one that is made; that of the image's disk if absent.
     #[serde(default)]
     pub size: Option<ByteCount>,
+    /// Encrypt the blocks of one that is made. One that is there and not encrypted is refused.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub encrypted: bool,
 }
 
 /// Part that a volume plays in a VM's disk. Kept in records.
@@ -162,6 +288,9 @@ pub struct DataVolume {
     /// Snapshot that they read instead; then the disk is read-only.
     #[serde(default)]
     pub snapshot: Option<String>,
+    /// Encrypt the blocks of one that is made. One that is there and not encrypted is refused.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub encrypted: bool,
 }
 
 /// Data disk of a VM. Kept in records.

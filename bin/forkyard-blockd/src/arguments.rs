@@ -1,7 +1,7 @@
 //! Arguments, and the requests they mean.
 
 use clap::{Parser, Subcommand};
-use forkyard_blockd::{Geometry, Request, Users};
+use forkyard_blockd::{Encrypt, Geometry, Request, Users};
 use std::path::PathBuf;
 
 /// Serves volumes by NBD, and manages them.
@@ -28,6 +28,9 @@ pub enum Command {
         /// Folder of the volumes; made if missing
         #[arg(long, value_name = "DIR", default_value = "/var/lib/forkyard/volumes")]
         folder: PathBuf,
+        /// Folder of the keys of encrypted volumes, on another disk perhaps; .keys in that of the volumes if absent
+        #[arg(long, value_name = "DIR")]
+        keys: Option<PathBuf>,
         /// Socket for NBD clients
         #[arg(long, value_name = "PATH", default_value = "/run/forkyard/nbd.sock")]
         nbd: PathBuf,
@@ -43,11 +46,14 @@ pub enum Command {
         segment_bits: Geometry,
     },
     /// Make a volume of zeroes
+    #[command(after_help = "Example:\n  forkyard-blockd create d 10G --encrypted")]
     Create {
         name: String,
         /// Bytes, or a number with K, M, G or T
         #[arg(value_parser = size)]
         size: u64,
+        #[command(flatten)]
+        encryption: Encryption,
     },
     /// Make a volume over a snapshot of another: it reads what it was not written from that
     #[command(after_help = "Example:\n  forkyard-blockd branch mine d monday")]
@@ -88,7 +94,12 @@ pub enum Command {
     /// Remove a volume
     Rm { name: String },
     /// Make a volume of a raw disk
-    Import { name: String, file: PathBuf },
+    Import {
+        name: String,
+        file: PathBuf,
+        #[command(flatten)]
+        encryption: Encryption,
+    },
     /// Copy a volume, or a snapshot of it, into a new raw disk
     Export {
         name: String,
@@ -114,6 +125,18 @@ pub enum Command {
     Receive { name: String },
     /// List the hosts that fetch blocks of volumes from here: volume, snapshot, host
     Needs,
+    /// Tell why a block went to other hosts, came from there, or did not, in JSON
+    #[command(after_help = "Example:\n  forkyard-blockd why d 1200")]
+    Why { name: String, block: u64 },
+    /// Change the law by which blocks are sent ahead: p = K*fr/fw + fr if fr/fw >= S
+    #[command(after_help = "Example:\n  forkyard-blockd tune d --k 1000 --s 0.5")]
+    Tune {
+        name: String,
+        #[arg(long)]
+        k: Option<f64>,
+        #[arg(long)]
+        s: Option<f64>,
+    },
     /// End the need of a host that is lost for good. Blocks that it has not fetched are lost to it
     #[command(after_help = "Example:\n  forkyard-blockd unneed d sent-4711 b")]
     Unneed {
@@ -125,6 +148,24 @@ pub enum Command {
     Compact { name: String },
     /// Have the server flush all volumes and end
     End,
+}
+
+/// Encryption of a new volume.
+#[derive(Debug, clap::Args)]
+pub struct Encryption {
+    /// Encrypt its blocks on the disk
+    #[arg(long)]
+    encrypted: bool,
+    /// File with the key, 64 hexadecimal digits, of mode 0600. A key is made if absent
+    #[arg(long, value_name = "FILE", requires = "encrypted")]
+    key_file: Option<PathBuf>,
+}
+
+impl Encryption {
+    fn wanted(self) -> std::io::Result<Option<Encrypt>> {
+        let key = self.key_file.map(std::path::absolute).transpose()?;
+        Ok(self.encrypted.then_some(Encrypt { key }))
+    }
 }
 
 fn geometry(text: &str) -> Result<Geometry, String> {
@@ -163,7 +204,15 @@ impl Command {
     pub fn request(self) -> std::io::Result<Option<Request>> {
         Ok(Some(match self {
             Self::Serve { .. } => return Ok(None),
-            Self::Create { name, size } => Request::Create { name, size },
+            Self::Create {
+                name,
+                size,
+                encryption,
+            } => Request::Create {
+                name,
+                size,
+                encrypt: encryption.wanted()?,
+            },
             Self::Branch {
                 name,
                 volume,
@@ -188,10 +237,15 @@ impl Command {
             Self::Resize { name, size } => Request::Resize { name, size },
             Self::Rm { name } => Request::Remove { name },
             // The server's working directory is another.
-            Self::Import { name, file } => Request::Import {
+            Self::Import {
+                name,
+                file,
+                encryption,
+            } => Request::Import {
                 name,
                 file: std::path::absolute(file)?,
                 size: None,
+                encrypt: encryption.wanted()?,
             },
             Self::Export {
                 name,
@@ -211,7 +265,10 @@ impl Command {
                 snapshot,
                 since,
                 hot: None,
+                to: None,
             },
+            Self::Why { name, block } => Request::Why { name, block },
+            Self::Tune { name, k, s } => Request::Tune { name, k, s },
             Self::Needs => Request::Needs {},
             Self::Unneed { name, snapshot, by } => Request::Unneed { name, snapshot, by },
             Self::Receive { name } => Request::Receive { name, epoch: None },

@@ -41,6 +41,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
     let Arguments { socket, command } = arguments;
     if let Command::Serve {
         folder,
+        keys,
         nbd,
         users,
         replace,
@@ -52,6 +53,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         }
         return serve(Setup {
             folder,
+            keys,
             nbd,
             control: socket,
             users: users.unwrap_or_default(),
@@ -81,6 +83,7 @@ fn ask(socket: &Path, request: &Request) -> anyhow::Result<()> {
         Answer::Opened { export } => writeln!(out, "{export}")?,
         Answer::Blocks(blocks) => writeln!(out, "{blocks}")?,
         Answer::Counts(counts) => writeln!(out, "{}", serde_json::to_string_pretty(&counts)?)?,
+        Answer::Why(why) => writeln!(out, "{}", serde_json::to_string_pretty(&why)?)?,
         Answer::Needs(needs) => {
             for need in needs {
                 writeln!(out, "{}\t{}\t{}", need.volume, need.snapshot, need.by)?;

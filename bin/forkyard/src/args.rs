@@ -19,6 +19,7 @@ use crate::commands::{
     images::Image,
     independence::Independent,
     lifetime::{IdleAfter, Keepalive, Life, Rename, Update},
+    link::Link,
     node::Node,
     port_forward::PortForward,
     publish::{Closed, Ports},
@@ -244,9 +245,7 @@ pub enum Command {
     /// Wait until a VM runs, is paused, has stopped or is removed.
     ///
     /// Exits with 1 if that can come no more: the VM has stopped, or is removed, instead.
-    #[command(
-        after_help = "Examples:\n  forkyard wait p --timeout 60\n  forkyard wait p-3 --until removed"
-    )]
+    #[command(after_help = "Example: forkyard wait p-3 --until removed --timeout 60")]
     Wait(Wait),
     /// Power VMs off; their records stay until `rm`.
     #[command(after_help = "Example: forkyard stop p, and later forkyard start p")]
@@ -283,6 +282,9 @@ pub enum Command {
     /// Volumes: disks that outlive the VMs that write them.
     #[command(subcommand)]
     Volume(Volume),
+    /// Links to other hosts: budgets for what is sent of volumes.
+    #[command(subcommand)]
+    Link(Link),
     /// Substrates: VMs that are kept small on disk, and woken as independent ones.
     #[command(subcommand)]
     Substrate(Substrate),

@@ -8,6 +8,7 @@ mod friendly;
 mod host;
 mod images;
 mod independence;
+mod links;
 mod network;
 mod nodes;
 mod peer;
@@ -170,6 +171,7 @@ fn common() -> OpenApiRouter<Shared> {
                 .routes(routes!(peer::volume))
                 .routes(routes!(peer::commands))
                 .routes(routes!(peer::supply))
+                .routes(routes!(peer::hold))
                 .routes(routes!(peer::families))
                 .routes(routes!(peer::ticket))
                 .layer(DefaultBodyLimit::max(forkyard_service::bodies::INPUT)),
@@ -235,6 +237,12 @@ fn common() -> OpenApiRouter<Shared> {
         .routes(routes!(volumes::snapshot))
         .routes(routes!(volumes::drop_snapshot))
         .routes(routes!(volumes::resize))
+        .routes(routes!(volumes::tune))
+        .routes(routes!(volumes::why))
+        .routes(routes!(volumes::mirror))
+        .routes(routes!(volumes::promote))
+        .routes(routes!(links::list))
+        .routes(routes!(links::set_budget))
         .routes(routes!(volumes::export))
         .routes(routes!(nodes::list))
         .routes(routes!(nodes::drain))

@@ -106,6 +106,52 @@ fn volumes_are_made_kept_grown_and_removed_unless_a_vm_has_them() {
         host.ok(["volume", "rm", volume]);
     }
     std::fs::remove_file(file).expect("it was there");
+
+    // An encrypted one is of no use without its key, and as it was with it.
+    host.ok(["volume", "create", "secret", "1M", "--encrypted"]);
+    let seen = || host.json::<VolumeView>(["volume", "inspect", "secret"]);
+    let (key, aside) = (seen().key_file.expect("a key"), host.folder().join("aside"));
+    host.ok(["volume", "create", "plain", "1M"]);
+    let complaint = host.fails(["run", "tiny", "--data", "plain:encrypted"]);
+    assert!(complaint.contains("not encrypted"), "{complaint}");
+    std::fs::rename(&key, &aside).expect("moved");
+    // The server has it in memory.
+    assert_eq!(seen().failure, None);
+    host.kill_9("forkyard-blockd");
+    let without = seen();
+    assert!(without.encrypted && without.failure.is_some_and(|it| it.contains(&key)));
+    for words in [
+        &["run", "tiny", "--data", "secret"][..],
+        &["volume", "snapshot", "secret", "s"],
+        &["doctor"],
+    ] {
+        let said = host.start(words.iter(), "").wait();
+        let told = String::from_utf8_lossy(&said.stdout) + &*said.stderr;
+        assert!(
+            said.code != Some(0) && told.contains(&key),
+            "{words:?}: {told}"
+        );
+    }
+    std::fs::rename(&aside, &key).expect("moved");
+    host.ok(["run", "tiny", "--name", "q", "--data", "secret:encrypted"]);
+    host.ok(["rm", "q"]);
+    // The operator's own key serves several, and stays.
+    std::fs::copy(&key, &aside).expect("copied");
+    let own = aside.to_str().expect("text");
+    host.ok([
+        "volume",
+        "create",
+        "other",
+        "1M",
+        "--encrypted",
+        "--key-file",
+        own,
+    ]);
+    for volume in ["secret", "other", "plain"] {
+        host.ok(["volume", "rm", volume]);
+    }
+    assert!(!std::path::Path::new(&key).exists());
+    std::fs::remove_file(&aside).expect("it stays");
     host.end();
 }
 

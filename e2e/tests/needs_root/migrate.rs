@@ -4,6 +4,9 @@ use crate::gateway::{ask, ports};
 use forkyard_e2e::{Cluster, Host, eventually, frontend::Frontend};
 use forkyard_types::{ListedVm, MigrateResponse, VmInspect, VmState, VmView, VolumeView};
 use std::{
+    fs,
+    os::unix::fs::PermissionsExt,
+    process::Command,
     sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
 };
@@ -233,15 +236,40 @@ const WRITE: &str = "(n=0; while :; do n=$((n+1)); head -c 20000 /dev/urandom >/
 const CHECK: &str = "kill $(cat /tmp/writer); sleep 0.2; sync; echo 3 >/proc/sys/vm/drop_caches; \
     md5sum -c /root/sums 2>&1 | grep -v OK || true; wc -l </root/sums";
 
+/// Text on the VM's disk.
+const MARK: &str = "this-is-in-no-file-of-either-host";
+
+/// Looks for a text in the files of a host's volumes, and returns how many keys there are. No other
+/// user may read those.
+fn keys_of_what_is_not_told(host: &Host) -> usize {
+    let state = host.folder().join("state");
+    let sought = Command::new("grep")
+        .args(["--recursive", "--count", "--text", MARK])
+        .arg(state.join("volumes"))
+        .output();
+    let sought = String::from_utf8(sought.expect("grep").stdout).expect("text");
+    let mut counts = sought.lines().filter_map(|line| line.rsplit_once(':'));
+    assert!(counts.all(|(_, count)| count == "0"), "{sought}");
+    let keys = fs::read_dir(state.join("volume-keys"));
+    let keys = keys.into_iter().flatten().map(|it| it.expect("a key"));
+    keys.inspect(|key| {
+        let mode = key.metadata().expect("a file").permissions().mode();
+        assert_eq!(mode & 0o777, 0o600, "{}", key.path().display());
+    })
+    .count()
+}
+
 #[test]
 fn a_vm_takes_its_volume_along_and_brings_it_back() {
     let cluster = Cluster::new(2);
     let (here, there) = (cluster.host(0), cluster.host(1));
     let seen = |host: &Host| -> VolumeView { host.json(["volume", "inspect", "d"]) };
-    here.ok(["run", "tiny", "--name", "p", "--volume", "d:1G"]);
+    here.ok(["run", "tiny", "--name", "p", "--volume", "d:1G:encrypted"]);
     here.sh(
         "p",
-        "dd if=/dev/urandom of=/root/data bs=64k count=400 2>/dev/null; sync",
+        &format!(
+            "dd if=/dev/urandom of=/root/data bs=64k count=400 2>/dev/null; yes {MARK} | head -n 999 >/root/mark; sync"
+        ),
     );
     let sum = here.sh("p", "md5sum /root/data");
     here.fork("p", 1);
@@ -278,6 +306,13 @@ fn a_vm_takes_its_volume_along_and_brings_it_back() {
     there.wait_in("p", &format!("test $(wc -l </root/sums) -gt {before}"));
     let read = "echo 3 >/proc/sys/vm/drop_caches; md5sum /root/data";
     assert_eq!(there.sh("p", read), sum);
+    let count = format!("grep -c {MARK} /root/mark");
+    assert_eq!(there.sh("p", &count), "999");
+    // Encrypted at either host, with a key of its own.
+    for host in [here, there] {
+        assert_eq!(keys_of_what_is_not_told(host), 1);
+        assert!(seen(host).encrypted);
+    }
     // Nothing may write the copy; the clone that lies over it goes on.
     for words in [
         &["run", "tiny", "--volume", "d"][..],
@@ -312,6 +347,7 @@ fn a_vm_takes_its_volume_along_and_brings_it_back() {
     assert_eq!(here.sh("p", read), sum);
     here.ok(["rm", "--all"]);
     there.ok(["volume", "rm", "d"]);
+    assert_eq!(keys_of_what_is_not_told(there), 0);
     // It is at home here: any VM may boot from it.
     here.ok(["run", "tiny", "--name", "again", "--volume", "d"]);
     assert_eq!(here.sh("again", "md5sum /root/data"), sum);

@@ -116,6 +116,7 @@ impl Client {
             | Answer::Blocks(_)
             | Answer::Counts(_)
             | Answer::Needs(_)
+            | Answer::Why(_)
             | Answer::Opened { .. }) => Ok(answer),
         }
     }

@@ -261,10 +261,15 @@ impl Connection<'_> {
             (Err(StoreError::NotCached), _) => {
                 let (opened, reply) = (Arc::clone(&self.opened), self.reply);
                 let change = change.into_owned();
+                let mut target = None;
                 self.later(cookie, move |out| {
-                    change.make(&opened.store, epoch, Patience::Disk)?;
+                    // Once it is made only other hosts are waited for.
+                    if target.is_none() {
+                        change.make(&opened.store, epoch, Patience::Disk)?;
+                    }
                     if durability == Durability::Durable {
-                        opened.store.flush()?;
+                        opened.store.flush_held(&mut target)?;
+                        opened.store.admit(epoch)?;
                     }
                     reply.done(out, cookie);
                     Ok(())
@@ -311,8 +316,13 @@ impl Connection<'_> {
 
     fn flush_later(&mut self, cookie: Cookie) {
         let (opened, reply) = (Arc::clone(&self.opened), self.reply);
+        let mut target = None;
         self.later(cookie, move |out| {
-            opened.store.flush()?;
+            opened.store.flush_held(&mut target)?;
+            // Of a writer that was fenced meanwhile nothing is answered: it may be held nowhere.
+            if let Some(epoch) = opened.epoch {
+                opened.store.admit(epoch)?;
+            }
             reply.done(out, cookie);
             Ok(())
         });
@@ -393,7 +403,7 @@ impl Change<'_> {
     }
 }
 
-/// Appends a reply, or nothing if it fails. Called again if blocks had to be fetched first.
+/// Appends a reply, or nothing if it fails. Called again if another host had to be waited for.
 type Attempt = dyn FnMut(&mut Vec<u8>) -> Result<(), StoreError> + Send;
 
 /// Reply that a worker fills.
@@ -413,6 +423,10 @@ impl Late {
         match (self.attempt)(&mut out) {
             Ok(()) => self.answer(out),
             Err(StoreError::Absent(absent)) => absent.when_here(move |outcome| match outcome {
+                Ok(()) => self.workers.clone().run(move || self.run()),
+                Err(error) => self.fail(&error),
+            }),
+            Err(StoreError::Unheld(unheld)) => unheld.when_held(move |outcome| match outcome {
                 Ok(()) => self.workers.clone().run(move || self.run()),
                 Err(error) => self.fail(&error),
             }),
@@ -474,7 +488,7 @@ fn code(opened: &Opened, error: &StoreError) -> ErrorCode {
         Blame::Caller => ErrorCode::Invalid,
         // QEMU stops a VM on this, which goes on once there is room, or the other host is back.
         Blame::Room | Blame::Elsewhere => ErrorCode::NoSpace,
-        Blame::Missing | Blame::Host => {
+        Blame::Missing | Blame::Key | Blame::Host => {
             let volume = opened.store.name();
             tracing::error!(volume, %error, source = ?error, "request failed");
             ErrorCode::Io

@@ -1,10 +1,11 @@
 //! Control socket: one thread a connection, one request at a time.
 
 use crate::{
-    Answer, Hot, Request, exports::writer_name, lines, passes::Passes, protocol::MAX_LINE,
+    Answer, Hot, Request, exports::writer_name, lines, mirrors, passes::Passes, protocol::Encrypt,
+    protocol::MAX_LINE,
 };
-use forkyard_replicate::Purpose;
-use forkyard_volume::{Epoch, Opening, Policy, Takeover, View};
+use forkyard_replicate::{Knobs, Purpose};
+use forkyard_volume::{BlockNo, Epoch, Opening, Policy, Takeover, View};
 use forkyard_volume_store::{Ahead, BaseFacts, Blame, Library, StoreError};
 use std::{
     io::{self, BufRead, BufReader, BufWriter, Read, Write},
@@ -45,6 +46,7 @@ pub(crate) fn serve(stream: &UnixStream, library: &Library, passes: &Passes) -> 
                 snapshot,
                 since,
                 hot,
+                to,
             }) => match library.open(&name).and_then(|store| {
                 // Asked for before the answer: what is not there is no stream.
                 store.snapshot_called(&snapshot)?;
@@ -60,7 +62,8 @@ pub(crate) fn serve(stream: &UnixStream, library: &Library, passes: &Passes) -> 
                     // The other end sees that it has no end.
                     let ahead =
                         hot.map_or(Ahead::All, |Hot { most, from }| Ahead::Hot { most, from });
-                    let sent = store.send(&snapshot, since.as_deref(), &ahead, &mut out);
+                    let what = (&*snapshot, since.as_deref());
+                    let sent = store.send_to(to.as_deref(), what, &ahead, &mut out);
                     sent.map_err(io::Error::other)?;
                     continue;
                 }
@@ -76,7 +79,12 @@ pub(crate) fn serve(stream: &UnixStream, library: &Library, passes: &Passes) -> 
                     }
                 }
             }
-            Ok(Request::Serve { name, snapshot }) => {
+            Ok(Request::Serve {
+                name,
+                snapshot,
+                to,
+                fill,
+            }) => {
                 let found = library.open(&name).and_then(|store| {
                     store.snapshot_called(&snapshot)?;
                     Ok(store)
@@ -84,11 +92,30 @@ pub(crate) fn serve(stream: &UnixStream, library: &Library, passes: &Passes) -> 
                 match found {
                     Ok(store) => {
                         tell(stream, &Answer::Stream {})?;
-                        lines::answer(stream, &mut reader, &store, &snapshot)?;
+                        let asks = (to.as_deref(), purpose(fill));
+                        lines::answer(stream, &mut reader, (&store, &snapshot), asks)?;
                         return Ok(After::GoOn);
                     }
                     Err(error) => failed(&error),
                 }
+            }
+            Ok(Request::Mirror { name, to }) => match library.open(&name) {
+                Ok(store) => {
+                    tell(stream, &Answer::Stream {})?;
+                    if let Err(error) = mirrors::push(stream, &mut reader, &store, &to) {
+                        tracing::debug!(%error, volume = name, host = to, "line broken");
+                    }
+                    return Ok(After::GoOn);
+                }
+                Err(error) => failed(&error),
+            },
+            Ok(Request::Hold { name, from }) => {
+                tell(stream, &Answer::Stream {})?;
+                let of = (&*name, &*from);
+                if let Err(error) = mirrors::hold(stream, &mut reader, library, of) {
+                    tracing::debug!(%error, volume = name, host = from, "line broken");
+                }
+                return Ok(After::GoOn);
             }
             Ok(Request::Supply {
                 name,
@@ -96,10 +123,7 @@ pub(crate) fn serve(stream: &UnixStream, library: &Library, passes: &Passes) -> 
                 snapshot,
                 fill,
             }) => {
-                let purpose = match fill {
-                    true => Purpose::Fill,
-                    false => Purpose::Demand,
-                };
+                let purpose = purpose(fill);
                 let found = library.open(&name).and_then(|store| {
                     let asking = match store.id_text() == id {
                         true => store.ask(&snapshot, purpose)?,
@@ -129,6 +153,13 @@ pub(crate) fn serve(stream: &UnixStream, library: &Library, passes: &Passes) -> 
     }
 }
 
+fn purpose(fill: bool) -> Purpose {
+    match fill {
+        true => Purpose::Fill,
+        false => Purpose::Demand,
+    }
+}
+
 fn tell(mut stream: &UnixStream, answer: &Answer) -> io::Result<()> {
     let mut bytes = serde_json::to_vec(answer)?;
     bytes.push(b'\n');
@@ -151,8 +182,12 @@ fn failed(error: &StoreError) -> Answer {
 
 fn answer(request: Request, library: &Library, passes: &Passes) -> Result<Answer, StoreError> {
     match request {
-        Request::Create { name, size } => {
-            library.create(&name, size)?;
+        Request::Create {
+            name,
+            size,
+            encrypt,
+        } => {
+            library.create(&name, size, &Encrypt::at_rest(encrypt))?;
         }
         Request::Branch {
             name,
@@ -163,14 +198,16 @@ fn answer(request: Request, library: &Library, passes: &Passes) -> Result<Answer
         }
         Request::List {} => return Ok(Answer::Volumes(library.names()?)),
         Request::Inspect { name } => {
-            return Ok(Answer::Volume(library.inspect(&name)?.into()));
+            return Ok(Answer::Volume(Box::new(library.inspect(&name)?.into())));
         }
         Request::Open { name, takeover } => {
             let takeover = match takeover {
                 true => Takeover::Allowed,
                 false => Takeover::Refused,
             };
-            let epoch = library.open(&name)?.open_writer(takeover)?;
+            let store = library.open(&name)?;
+            store.refuse_held()?;
+            let epoch = store.open_writer(takeover)?;
             let export = writer_name(&name, epoch);
             return Ok(Answer::Opened { export });
         }
@@ -211,13 +248,34 @@ fn answer(request: Request, library: &Library, passes: &Passes) -> Result<Answer
         Request::Send { .. }
         | Request::Receive { .. }
         | Request::Serve { .. }
+        | Request::Mirror { .. }
+        | Request::Hold { .. }
         | Request::Supply { .. } => {}
+        Request::SetMirrors { name, plan } => library.open(&name)?.set_mirrors(plan)?,
+        Request::Promote { name } => library.promote(&name)?,
+        Request::Why { name, block } => {
+            let why = library.open(&name)?.why(BlockNo(block))?;
+            return Ok(Answer::Why(Box::new(why)));
+        }
+        Request::Tune { name, k, s } => {
+            let store = library.open(&name)?;
+            let now = store.knobs();
+            store.tune(Knobs {
+                k: k.unwrap_or(now.k),
+                s: s.unwrap_or(now.s),
+            })?;
+        }
         Request::Need { name, snapshot, by } => library.open(&name)?.need(&snapshot, &by)?,
         Request::Unneed { name, snapshot, by } => library.open(&name)?.unneed(&snapshot, &by)?,
         Request::Needs {} => return Ok(Answer::Needs(library.needs()?)),
         Request::Resize { name, size } => library.open(&name)?.resize(size)?,
         Request::Remove { name } => library.remove(&name)?,
-        Request::Import { name, file, size } => library.import(&name, &file, size)?,
+        Request::Import {
+            name,
+            file,
+            size,
+            encrypt,
+        } => library.import(&name, &file, size, &Encrypt::at_rest(encrypt))?,
         Request::Export {
             name,
             snapshot,

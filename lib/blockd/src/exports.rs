@@ -90,9 +90,12 @@ fn denied(error: StoreError) -> Denied {
     let why = error.to_string();
     match error.blame() {
         Blame::Missing => Denied::Unknown(why),
-        Blame::Fenced | Blame::Caller | Blame::Room | Blame::Elsewhere | Blame::Host => {
-            Denied::Policy(why)
-        }
+        Blame::Fenced
+        | Blame::Caller
+        | Blame::Room
+        | Blame::Elsewhere
+        | Blame::Key
+        | Blame::Host => Denied::Policy(why),
     }
 }
 
@@ -174,6 +177,7 @@ impl Exports for Shelf<'_> {
     fn open(&mut self, name: &str) -> Result<Export, Denied> {
         let (mut opened, export) = self.find(name)?;
         if opened.own {
+            opened.store.refuse_held().map_err(denied)?;
             let epoch = opened.store.open_writer(Takeover::Refused);
             opened.epoch = Some(epoch.map_err(denied)?);
         }

@@ -21,13 +21,19 @@ mod connection;
 mod control;
 mod exports;
 mod lines;
+mod mirrors;
 mod passes;
 mod protocol;
 mod server;
+mod status;
 mod workers;
 
 pub use client::{Client, ClientError};
 pub use forkyard_volume::Geometry;
-pub use forkyard_volume_store::{Blame, Counts, Need, Relayed, StoreError as StreamError, relay};
-pub use protocol::{Answer, Hot, LackingStatus, Request, SnapshotStatus, Status, Writer};
+pub use forkyard_volume_store::{
+    Blame, Counts, Held, Holding, Law, MirrorFacts, MirrorPlan, Need, Relayed,
+    StoreError as StreamError, WhenAway, Why, WhyTransfer, relay,
+};
+pub use protocol::{Answer, Encrypt, Hot, Request};
 pub use server::{End, Server, Setup, StartError, Users};
+pub use status::{LackingStatus, SnapshotStatus, Status, Writer};

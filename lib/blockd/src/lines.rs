@@ -73,8 +73,8 @@ fn say(mut stream: &UnixStream, what: &impl Serialize) -> io::Result<()> {
 pub(crate) fn answer(
     stream: &UnixStream,
     reader: &mut BufReader<&UnixStream>,
-    store: &Store,
-    snapshot: &str,
+    (store, snapshot): (&Store, &str),
+    asks: (Option<&str>, Purpose),
 ) -> io::Result<()> {
     stream.set_read_timeout(Some(SILENCE))?;
     stream.set_write_timeout(Some(SILENCE))?;
@@ -96,7 +96,7 @@ pub(crate) fn answer(
                 let blocks: Vec<_> = blocks.into_iter().map(run).collect();
                 let mut out = BufWriter::with_capacity(PIECE, stream);
                 // The other end sees that the answer has no end.
-                let sent = store.send_blocks(snapshot, &blocks, &mut out);
+                let sent = store.send_blocks(snapshot, &blocks, asks, &mut out);
                 sent.map_err(io::Error::other)?;
                 out.flush()?;
             }

@@ -1,7 +1,7 @@
 //! Requests to the control socket, and their answers: one JSON object a line.
 
-use forkyard_volume::Opening;
-use forkyard_volume_store::{Blame, Counts, Facts, Need};
+use crate::Status;
+use forkyard_volume_store::{AtRest, Blame, Counts, MirrorPlan, Need, Why};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 pub(crate) const MAX_LINE: u64 = 64 << 10;
 
 /// Request of a manager.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 pub enum Request {
     /// Make a volume of zeroes.
@@ -18,6 +18,9 @@ pub enum Request {
         name: String,
         /// Size in bytes.
         size: u64,
+        /// Encryption of its blocks, if they are to be.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        encrypt: Option<Encrypt>,
     },
     /// Make a volume over a snapshot, which may be taken later.
     Branch {
@@ -104,6 +107,9 @@ pub enum Request {
         /// fetched from this host.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         hot: Option<Hot>,
+        /// Host that it is sent to, as it is called here.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        to: Option<String>,
     },
     /// Take a snapshot from the stream that follows. Answered at its end; the connection is
     /// closed if it cannot be taken.
@@ -153,6 +159,56 @@ pub enum Request {
         name: String,
         /// Snapshot.
         snapshot: String,
+        /// Host that asks, as it is called here.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        to: Option<String>,
+        /// True if it asks for all that it lacks; otherwise for what is read.
+        #[serde(default)]
+        fill: bool,
+    },
+    /// Say which hosts are to hold every flush of a volume.
+    SetMirrors {
+        /// Volume.
+        name: String,
+        /// Hosts, and what is done while one is away.
+        plan: MirrorPlan,
+    },
+    /// Have a host hold a volume over this connection, from a server that answers [`Request::Hold`].
+    Mirror {
+        /// Volume.
+        name: String,
+        /// Host, as it is called here.
+        to: String,
+    },
+    /// Hold a copy of a volume for the host that speaks on this connection.
+    Hold {
+        /// Name of the copy, which is made if there is none.
+        name: String,
+        /// Host.
+        from: String,
+    },
+    /// Make a copy that is held for another host a volume that is at home here.
+    Promote {
+        /// Volume.
+        name: String,
+    },
+    /// Tell why a block went to other hosts, came from there, or did not.
+    Why {
+        /// Volume.
+        name: String,
+        /// Block.
+        block: u64,
+    },
+    /// Change the law by which blocks are sent ahead.
+    Tune {
+        /// Volume.
+        name: String,
+        /// Weight of the ratio of reads to writes; as it is if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        k: Option<f64>,
+        /// Least ratio at which a block is worth sending; as it is if absent.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        s: Option<f64>,
     },
     /// Count the blocks that were written since a snapshot.
     Changed {
@@ -172,6 +228,9 @@ pub enum Request {
         /// Size in bytes; that of the file if absent.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         size: Option<u64>,
+        /// Encryption of its blocks, if they are to be.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        encrypt: Option<Encrypt>,
     },
     /// Copy a volume or a snapshot into a new raw disk.
     Export {
@@ -191,6 +250,25 @@ pub enum Request {
     End {},
 }
 
+/// Encryption of a new volume.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Encrypt {
+    /// Key file of the operator's, an absolute path; a key is made if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub key: Option<PathBuf>,
+}
+
+impl Encrypt {
+    /// Protection of a new volume.
+    pub(crate) fn at_rest(encrypt: Option<Self>) -> AtRest {
+        match encrypt {
+            Some(Self { key }) => AtRest::Encrypted { key },
+            None => AtRest::Plain,
+        }
+    }
+}
+
 /// Blocks that are sent where not all are.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hot {
@@ -201,7 +279,7 @@ pub struct Hot {
 }
 
 /// Answer of the server.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
     /// Done.
@@ -211,7 +289,7 @@ pub enum Answer {
     /// Counts of volumes.
     Counts(Vec<Counts>),
     /// Description of a volume.
-    Volume(Status),
+    Volume(Box<Status>),
     /// Name of the export that the writer is to open.
     Opened {
         /// Export.
@@ -223,6 +301,8 @@ pub enum Answer {
     Blocks(u64),
     /// Needs of other hosts.
     Needs(Vec<Need>),
+    /// Reasons of a block's transfers.
+    Why(Box<Why>),
     /// Not done.
     Failed {
         /// Class of the failure.
@@ -236,7 +316,7 @@ impl Answer {
     /// The description of a volume, if that is what it is.
     pub fn volume(self) -> Option<Status> {
         match self {
-            Self::Volume(status) => Some(status),
+            Self::Volume(status) => Some(*status),
             Self::Done {}
             | Self::Volumes(_)
             | Self::Opened { .. }
@@ -244,6 +324,7 @@ impl Answer {
             | Self::Counts(_)
             | Self::Blocks(_)
             | Self::Needs(_)
+            | Self::Why(_)
             | Self::Failed { .. } => None,
         }
     }
@@ -259,6 +340,7 @@ impl Answer {
             | Self::Counts(_)
             | Self::Blocks(_)
             | Self::Needs(_)
+            | Self::Why(_)
             | Self::Failed { .. } => None,
         }
     }
@@ -274,6 +356,7 @@ impl Answer {
             | Self::Counts(_)
             | Self::Blocks(_)
             | Self::Needs(_)
+            | Self::Why(_)
             | Self::Failed { .. } => None,
         }
     }
@@ -289,6 +372,7 @@ impl Answer {
             | Self::Stream {}
             | Self::Blocks(_)
             | Self::Needs(_)
+            | Self::Why(_)
             | Self::Failed { .. } => None,
         }
     }
@@ -304,6 +388,23 @@ impl Answer {
             | Self::Stream {}
             | Self::Counts(_)
             | Self::Blocks(_)
+            | Self::Why(_)
+            | Self::Failed { .. } => None,
+        }
+    }
+
+    /// Reasons of a block's transfers, if that is what it is.
+    pub fn why(self) -> Option<Why> {
+        match self {
+            Self::Why(why) => Some(*why),
+            Self::Done {}
+            | Self::Volumes(_)
+            | Self::Volume(_)
+            | Self::Opened { .. }
+            | Self::Stream {}
+            | Self::Counts(_)
+            | Self::Blocks(_)
+            | Self::Needs(_)
             | Self::Failed { .. } => None,
         }
     }
@@ -319,104 +420,8 @@ impl Answer {
             | Self::Stream {}
             | Self::Counts(_)
             | Self::Needs(_)
+            | Self::Why(_)
             | Self::Failed { .. } => None,
-        }
-    }
-}
-
-/// Description of a volume.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Status {
-    /// Name.
-    pub name: String,
-    /// Identity, the same wherever it was sent: 32 hexadecimal digits.
-    pub id: String,
-    /// Size in bytes.
-    pub size: u64,
-    /// Bytes stored for its blocks.
-    pub written: u64,
-    /// Segments of its log.
-    pub segments: usize,
-    /// Number of its last write.
-    pub last_version: u64,
-    /// Epoch of the writer, or of the last one.
-    pub epoch: u32,
-    /// State of the writer.
-    pub writer: Writer,
-    /// Snapshots, oldest first.
-    pub snapshots: Vec<SnapshotStatus>,
-    /// Snapshot that it lies over, VOLUME@SNAPSHOT, if it is a branch.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub base: Option<String>,
-    /// Amounts of it that are at other hosts, and are fetched from there.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub lacking: Vec<LackingStatus>,
-    /// Hosts that fetch blocks of it from here.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub needs: Vec<Need>,
-}
-
-/// Amount of a volume that is at another host.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct LackingStatus {
-    /// Host, as it calls itself.
-    pub host: String,
-    /// Snapshot of the volume there.
-    pub snapshot: String,
-    /// Blocks, of 4096 bytes.
-    pub blocks: u64,
-}
-
-/// State of the writer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum Writer {
-    /// There is none.
-    None,
-    /// There is one.
-    Open,
-}
-
-/// Description of a snapshot.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct SnapshotStatus {
-    /// Name.
-    pub name: String,
-    /// Size in bytes.
-    pub size: u64,
-}
-
-impl From<Facts> for Status {
-    fn from(facts: Facts) -> Self {
-        let id = facts.id_text();
-        let snapshots = facts.snapshots.into_iter().map(|it| SnapshotStatus {
-            name: it.name,
-            size: it.size,
-        });
-        Self {
-            id,
-            name: facts.name,
-            size: facts.size,
-            written: facts.written,
-            segments: facts.segments,
-            last_version: facts.last_version,
-            epoch: facts.epoch.0,
-            writer: match facts.opening {
-                Opening::Closed => Writer::None,
-                Opening::Open => Writer::Open,
-            },
-            snapshots: snapshots.collect(),
-            base: facts
-                .base
-                .map(|it| format!("{}@{}", it.volume, it.snapshot)),
-            lacking: { facts.lacking.into_iter() }
-                .map(|it| LackingStatus {
-                    host: it.host,
-                    snapshot: it.snapshot,
-                    blocks: it.blocks,
-                })
-                .collect(),
-            needs: facts.needs,
         }
     }
 }

@@ -49,6 +49,8 @@ const WORKERS: usize = 16;
 pub struct Setup {
     /// Folder of the volumes.
     pub folder: PathBuf,
+    /// Folder of the keys of encrypted volumes; `.keys` in that of the volumes if absent.
+    pub keys: Option<PathBuf>,
     /// Socket for NBD clients.
     pub nbd: PathBuf,
     /// Socket for managers.
@@ -115,7 +117,11 @@ impl Server {
         if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
             let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
         }
-        let library = Arc::new(Library::with_geometry(&setup.folder, setup.geometry)?);
+        let library = match &setup.keys {
+            Some(keys) => Library::with_keys(&setup.folder, setup.geometry, keys)?,
+            None => Library::with_geometry(&setup.folder, setup.geometry)?,
+        };
+        let library = Arc::new(library);
         // The folders above it may be passed by all users.
         let own = Permissions::from_mode(0o700);
         fs::set_permissions(&setup.folder, own).map_err(|source| StoreError::Io {
@@ -335,6 +341,7 @@ fn upkeep(library: &Library) {
     loop {
         for store in library.opened() {
             store.expire(Instant::now());
+            store.expire_mirrors(Instant::now());
             match store.upkeep() {
                 Ok(done) if done.checkpoint => {
                     tracing::debug!(volume = store.name(), ?done, "upkeep");

@@ -65,6 +65,16 @@ impl Folders {
         self.state.join("volumes")
     }
 
+    /// File of the budgets of links to other hosts.
+    pub fn links(&self) -> PathBuf {
+        self.state.join("links.json")
+    }
+
+    /// Folder of the keys of encrypted volumes. May be a link to one on another disk.
+    pub fn volume_keys(&self) -> PathBuf {
+        self.state.join("volume-keys")
+    }
+
     /// Folder of the socket that QEMUs reach volumes by.
     pub fn sockets_of_volumes(&self) -> PathBuf {
         self.run.join("volumes")

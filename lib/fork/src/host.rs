@@ -86,6 +86,9 @@ pub struct Host {
     /// VMs that are on their way here.
     pub(crate) incoming: Incoming,
     pub(crate) supplies: crate::volumes::Supplies,
+    /// Budgets of links to other hosts.
+    pub(crate) links: crate::volumes::Links,
+    pub(crate) mirrors: crate::volumes::MirrorLines,
     /// Clones that other hosts made for this one.
     pub(crate) remote_clones: RemoteClones,
     /// Clones of theirs that are being ended, because they are no longer awaited.
@@ -136,6 +139,7 @@ impl Host {
     ) -> Result<Arc<Self>, HostError> {
         make_folders(&folders)?;
         let lock = lock_folder(&folders.run)?;
+        let links = crate::volumes::Links::open(folders.links())?;
         let Parts {
             store,
             engine,
@@ -180,6 +184,8 @@ impl Host {
             forks: UnderWay::default(),
             incoming: Incoming::default(),
             supplies: crate::volumes::Supplies::default(),
+            links,
+            mirrors: crate::volumes::MirrorLines::default(),
             remote_clones: RemoteClones::default(),
             pending_removal: Mutex::default(),
             pending_joins: tokio::sync::Mutex::default(),

@@ -45,8 +45,8 @@ use forkyard_network::Subnet;
 use forkyard_records::{FamilyNo, FamilyRecord};
 use forkyard_types::{
     ApiError, FamilyId, ForkId, ForkProgress, PeerFamiliesRequest, PeerFamiliesResponse,
-    PeerForkRequest, PeerForkResponse, PeerMigrated, PeerMigration, PeerSupply, PeerTicketRequest,
-    PeerTicketResponse, SentVolume, VmId, VmName, VmView,
+    PeerForkRequest, PeerForkResponse, PeerHold, PeerMigrated, PeerMigration, PeerSupply,
+    PeerTicketRequest, PeerTicketResponse, SentVolume, VmId, VmName, VmView,
 };
 use futures::future::BoxFuture;
 use std::{
@@ -97,6 +97,13 @@ pub trait Peer: fmt::Debug + Send + Sync {
         &self,
         volume: &VmName,
         wanted: PeerSupply,
+    ) -> BoxFuture<'_, Result<Box<dyn Duplex>, ApiError>>;
+
+    /// Connects to its server of volumes, which holds a copy of a volume from here. Cancel-safe.
+    fn hold(
+        &self,
+        volume: &VmName,
+        wanted: PeerHold,
     ) -> BoxFuture<'_, Result<Box<dyn Duplex>, ApiError>>;
 
     /// Tells it where places of families are that it was lent some of, and asks how it

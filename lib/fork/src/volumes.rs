@@ -23,6 +23,9 @@ mod copies;
 mod data;
 mod doctor;
 mod error;
+mod law;
+mod links;
+mod mirrors;
 mod service;
 mod supply;
 
@@ -30,16 +33,19 @@ pub(crate) use attach::{frozen_at, has_volume};
 pub(crate) use data::{branched, data_disk, frozen, private_name};
 pub(crate) use doctor::LeftVolume;
 pub use error::VolumeError;
+pub(crate) use links::Links;
+pub(crate) use mirrors::MirrorLines;
 pub(crate) use service::Blockd;
 pub(crate) use supply::Supplies;
 pub use supply::SupplyLine;
 
 use crate::{Host, HostError, blocking::blocking};
-use forkyard_blockd::{Counts, Request, Status};
+use forkyard_blockd::{Counts, Encrypt, Request, Status, WhenAway};
 use forkyard_records::{VmRecord, VolumeCopy};
 use forkyard_types::{
     ByteCount, CreateVolume, ExportVolume, PageCount, ResizeVolume, SnapshotVolume, VmName,
-    VolumeAt, VolumeLacking, VolumeNeed, VolumeSnapshot, VolumeUse, VolumeView,
+    VolumeAt, VolumeLacking, VolumeMirror, VolumeNeed, VolumeSnapshot, VolumeTuning, VolumeUse,
+    VolumeView, WhenMirrorAway,
 };
 use std::path::PathBuf;
 
@@ -47,6 +53,8 @@ use std::path::PathBuf;
 const FORK: &str = "fork-";
 /// Beginning of the names of snapshots that are sent to other hosts. No user's snapshot has it.
 pub(crate) const SENT: &str = "sent-";
+/// Beginning of the names of snapshots that are held at other hosts. No user's snapshot has it.
+const MIRRORED: &str = "mirror-";
 
 impl Host {
     /// Every volume, sorted by name.
@@ -93,7 +101,16 @@ impl Host {
             size,
             image,
             file,
+            encrypted,
+            key_file,
         } = request;
+        let encrypt = match (encrypted, key_file) {
+            (false, Some(_)) => {
+                let text = "a key file is for an encrypted volume: say that it is to be one";
+                return Err(HostError::Invalid(text.into()));
+            }
+            (encrypted, key) => encrypted.then_some(Encrypt { key }),
+        };
         let source = match (image, file) {
             (Some(_), Some(_)) => {
                 let text = "a volume is a copy of an image or of a file, not of both";
@@ -111,7 +128,12 @@ impl Host {
             }
             (None, None) => None,
         };
-        self.make_volume(&name, size, source).await?;
+        let made = NewVolume {
+            size,
+            source,
+            encrypt,
+        };
+        self.make_volume(&name, made).await?;
         self.volume(name.as_str()).await
     }
 
@@ -121,7 +143,7 @@ impl Host {
         name: &str,
         request: SnapshotVolume,
     ) -> Result<VolumeView, HostError> {
-        for (beginning, whose) in [(FORK, "forks"), (SENT, "migrations")] {
+        for (beginning, whose) in [(FORK, "forks"), (SENT, "migrations"), (MIRRORED, "copies")] {
             if request.name.as_str().starts_with(beginning) {
                 let text = format!(
                     "names that begin with {beginning} are those of {whose}: choose another"
@@ -230,25 +252,40 @@ impl Host {
         self.volume(name).await
     }
 
-    /// Makes a volume with a copy of a raw disk in it, as large as that or larger.
-    async fn make_volume(
-        &self,
-        volume: &VmName,
-        size: Option<ByteCount>,
-        source: Option<PathBuf>,
-    ) -> Result<(), HostError> {
+    /// Makes a volume.
+    async fn make_volume(&self, volume: &VmName, made: NewVolume) -> Result<(), HostError> {
         self.refuse_copy(volume)?;
-        let (blockd, volume) = (self.blockd.clone(), volume.clone());
-        blocking(move || {
-            let name = volume.to_string();
-            let Some(file) = source else {
-                let size = size.unwrap_or_default().0;
-                return blockd.ask(&Request::Create { name, size }).map(drop);
-            };
-            let size = size.map(|size| size.0);
-            blockd.ask(&Request::Import { name, file, size }).map(drop)
-        })
-        .await
+        let (blockd, name) = (self.blockd.clone(), volume.to_string());
+        let NewVolume {
+            size,
+            source,
+            encrypt,
+        } = made;
+        let request = match source {
+            None => Request::Create {
+                name,
+                size: size.unwrap_or_default().0,
+                encrypt,
+            },
+            Some(file) => Request::Import {
+                name,
+                file,
+                size: size.map(|size| size.0),
+                encrypt,
+            },
+        };
+        blocking(move || blockd.ask(&request).map(drop)).await
+    }
+
+    /// Refuses a volume that is there and not encrypted, if it is to be.
+    fn refuse_plain(seen: &VolumeView, encrypted: bool) -> Result<(), HostError> {
+        match encrypted && !seen.encrypted {
+            true => Err(VolumeError::NotEncrypted {
+                volume: seen.name.clone(),
+            }
+            .into()),
+            false => Ok(()),
+        }
     }
 
     async fn disk_of_image(&self, image: String) -> Result<PathBuf, HostError> {
@@ -283,6 +320,16 @@ impl Host {
             Some(_) | None => Ok(()),
         }
     }
+}
+
+/// Volume that is to be made.
+#[derive(Debug)]
+struct NewVolume {
+    /// Size; that of what it is made of if absent.
+    size: Option<ByteCount>,
+    /// Raw disk that it is a copy of.
+    source: Option<PathBuf>,
+    encrypt: Option<Encrypt>,
 }
 
 /// The record of the VM that has a volume as its disk.
@@ -348,6 +395,10 @@ fn view(
                 stored: ByteCount::default(),
                 at,
                 vm,
+                encrypted: error.is_of_key(),
+                key_file: None,
+                law: None,
+                mirrors: Vec::new(),
                 epoch: 0,
                 snapshots: Vec::new(),
                 lacking: Vec::new(),
@@ -373,8 +424,26 @@ fn view(
         stored: ByteCount(status.written),
         at,
         vm,
+        encrypted: status.key.is_some(),
+        key_file: status.key.map(|path| path.display().to_string()),
         failure: None,
         epoch: status.epoch,
+        mirrors: { status.mirrors.into_iter() }
+            .map(|it| VolumeMirror {
+                host: it.host,
+                is_there: it.is_there,
+                behind: it.behind,
+                is_promoted: it.is_promoted,
+                away: match status.when_away {
+                    WhenAway::Wait => WhenMirrorAway::Wait,
+                    WhenAway::GoOn => WhenMirrorAway::GoOn,
+                },
+            })
+            .collect(),
+        law: Some(VolumeTuning {
+            k: status.k,
+            s: status.s,
+        }),
         snapshots: snapshots.collect(),
         lacking: { status.lacking.into_iter() }
             .map(|it| VolumeLacking {

@@ -20,8 +20,8 @@ use forkyard_fork::{Duplex, FamilyNo, Granted, HERE, Lot, Neighbours, Peer, Room
 use forkyard_sys_host::tcp::round_trip;
 use forkyard_types::{
     ApiError, ErrorKind, FamilyId, ForkId, ForkProgress, PeerFamiliesRequest, PeerFamiliesResponse,
-    PeerForkRequest, PeerForkResponse, PeerMigrated, PeerMigration, PeerSupply, PeerTicketRequest,
-    PeerTicketResponse, SentVolume, TokenSecret, VmId, VmName, VmView,
+    PeerForkRequest, PeerForkResponse, PeerHold, PeerMigrated, PeerMigration, PeerSupply,
+    PeerTicketRequest, PeerTicketResponse, SentVolume, TokenSecret, VmId, VmName, VmView,
 };
 use futures::future::{BoxFuture, FutureExt, ready};
 use hyper::Method;
@@ -312,6 +312,17 @@ impl Daemon {
             None => self.client.clone(),
         }
     }
+
+    /// Connects to what a path leads to, by an upgraded request.
+    fn upgraded(&self, path: String) -> BoxFuture<'_, Result<Box<dyn Duplex>, ApiError>> {
+        let asked = async move { self.client.upgraded(&path).await };
+        asked
+            .map(|answer| match answer {
+                Ok(stream) => Ok(Box::new(stream) as Box<dyn Duplex>),
+                Err(error) => Err(told(&error)),
+            })
+            .boxed()
+    }
 }
 
 impl Peer for Daemon {
@@ -397,13 +408,7 @@ impl Peer for Daemon {
 
     fn commands(&self, migration: ForkId) -> BoxFuture<'_, Result<Box<dyn Duplex>, ApiError>> {
         let path = format!("{MIGRATIONS}/{migration}/commands");
-        let asked = async move { self.client.upgraded(&path).await };
-        asked
-            .map(|answer| match answer {
-                Ok(stream) => Ok(Box::new(stream) as Box<dyn Duplex>),
-                Err(error) => Err(told(&error)),
-            })
-            .boxed()
+        self.upgraded(path)
     }
 
     fn supply(
@@ -413,13 +418,17 @@ impl Peer for Daemon {
     ) -> BoxFuture<'_, Result<Box<dyn Duplex>, ApiError>> {
         let path =
             format!("/v1/peer/volumes/{volume}/supply?id={id}&snapshot={snapshot}&fill={fill}");
-        let asked = async move { self.client.upgraded(&path).await };
-        asked
-            .map(|answer| match answer {
-                Ok(stream) => Ok(Box::new(stream) as Box<dyn Duplex>),
-                Err(error) => Err(told(&error)),
-            })
-            .boxed()
+        self.upgraded(path)
+    }
+
+    fn hold(
+        &self,
+        volume: &VmName,
+        PeerHold { id, from }: PeerHold,
+    ) -> BoxFuture<'_, Result<Box<dyn Duplex>, ApiError>> {
+        let from = forkyard_api_client::escaped(&from);
+        let path = format!("/v1/peer/volumes/{volume}/hold?id={id}&from={from}");
+        self.upgraded(path)
     }
 
     fn families(

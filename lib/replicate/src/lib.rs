@@ -20,14 +20,18 @@
 //! State machines: no I/O, no clock, no random numbers. Messages may be lost, doubled, late and
 //! out of order; every request may be sent again until it is answered.
 
+mod allowance;
 mod authority;
 mod fetching;
 mod propagation;
 mod site;
 mod stamp;
+mod verdict;
 
+pub use allowance::{Allowance, Meter, Money};
 pub use authority::{Ask, Authority, Told};
 pub use fetching::{Fetching, Line, Purpose, Run};
 pub use propagation::{Budget, Decision, Destinations, Knobs, Propagation, Send};
 pub use site::{Closing, Data, Read, Role, Site, Unwritable, Writer};
 pub use stamp::{Entry, GlobalMap, OpeningId, SiteId, Sites, Stamp};
+pub use verdict::{Judgement, Verdict};

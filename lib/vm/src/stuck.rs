@@ -7,7 +7,7 @@ use std::{sync::Arc, time::Duration};
 
 /// Between attempts to have it go on.
 const AGAIN: Duration = Duration::from_secs(2);
-const FULL: &str = "it could not use its disk and stands still until the host's has room, or the host that has the rest of its volume is back (`forkyard volume inspect`)";
+const FULL: &str = "it could not use its disk and stands still until the host's has room, or the host that has the rest of its volume, or is to hold what it writes, is back (`forkyard volume inspect`)";
 
 impl Vm {
     /// Has the VM go on whenever it stops by itself, as long as it runs at all.

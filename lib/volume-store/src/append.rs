@@ -70,11 +70,12 @@ impl Store {
                 state.volume.begin_segment(&header);
                 continue;
             };
-            drop(state);
             let at = staged.position();
+            let offset = at.offset(state.volume.geometry());
+            drop(state);
             let file = appender.touch(at)?;
-            if let Err(error) = file.write_all_at(staged.bytes(), at.offset()) {
-                self.cut(&file, at);
+            if let Err(error) = file.write_all_at(staged.bytes(), offset) {
+                self.cut(&file, offset);
                 return Err(StoreError::io(
                     "write",
                     self.folder.segment(at.sequence),
@@ -90,8 +91,8 @@ impl Store {
 
     /// Removes what a failed write has left. Whole records of it would be taken for the
     /// successors of the next record.
-    fn cut(&self, file: &File, at: Position) {
-        let cut = file.set_len(at.offset()).and_then(|()| file.sync_all());
+    fn cut(&self, file: &File, offset: u64) {
+        let cut = file.set_len(offset).and_then(|()| file.sync_all());
         if cut.is_err() {
             self.failed.store(true, Ordering::Release);
         }

@@ -9,7 +9,7 @@ use crate::{
     store::State,
     stream::{self, Frame},
 };
-use forkyard_replicate::{Line, Purpose, Run};
+use forkyard_replicate::{Line, Purpose, Run, Verdict};
 use forkyard_volume::{BlockNo, Version};
 use std::{
     collections::BTreeSet,
@@ -24,6 +24,8 @@ use std::{
 pub struct Asking {
     store: Arc<Store>,
     snapshot: String,
+    /// Host that has it.
+    host: Option<String>,
     purpose: Purpose,
     line: Line,
 }
@@ -100,6 +102,9 @@ impl Asking {
         let asked = asked.iter().flat_map(|it| it.blocks());
         let asked: Vec<_> = asked.filter(|it| came.contains(*it)).collect();
         self.store.counters.fetched(self.purpose, data.len() as u64);
+        let of = (self.host.as_deref(), &*self.snapshot);
+        let verdict = Verdict::Fetched(self.purpose);
+        self.store.transfers.note(of, came, verdict);
         self.store.away.came(&self.snapshot, &asked);
         self.store.away.let_go_on(&self.store);
         self.store.away.changed.notify_all();
@@ -147,7 +152,11 @@ impl Store {
         if purpose == Purpose::Demand {
             source.heard = Instant::now();
         }
+        let mut origins = inner.origins.iter();
+        let origin = origins.find(|it| it.snapshot == snapshot);
+        let host = origin.map(|it| it.host.clone());
         Ok(Asking {
+            host,
             store: Arc::clone(self),
             snapshot: snapshot.to_owned(),
             purpose,

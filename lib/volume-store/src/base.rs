@@ -118,7 +118,7 @@ impl Base {
 
 impl Library {
     /// Makes a branch over a snapshot, which may be taken later: the branch is as large as the
-    /// volume is until then.
+    /// volume is until then. That of an encrypted volume is encrypted, with a key of its own.
     pub fn branch(&self, name: &str, over: BaseFacts) -> Result<Arc<Store>, StoreError> {
         check_name(name)?;
         check_name(&over.volume)?;
@@ -135,9 +135,10 @@ impl Library {
             Err(_) => View::Current,
         };
         let size = below.size(view).unwrap_or(0);
-        let fresh = self.fresh(name, (crate::library::random_id()?, size))?;
+        let what = (crate::library::random_id()?, size);
+        let fresh = self.fresh(name, what, &below.alike())?;
         if let Err(error) = over.write(&fresh) {
-            let _ = fs::remove_dir_all(&fresh);
+            let _ = self.keys.discard(&fresh);
             return Err(error);
         }
         self.keep(&fresh, name)

@@ -45,6 +45,9 @@ pub struct Counts {
     /// Bytes that were fetched from other hosts so that all of it is here.
     #[serde(default)]
     pub bytes_filled: u64,
+    /// Writes that a host which is to hold every flush does not hold: of the one that is most behind.
+    #[serde(default)]
+    pub unheld_writes: u64,
     /// Bytes of its log.
     pub log_bytes: u64,
     /// Bytes of the log that are newer than the stored map: a restart reads them again.
@@ -89,6 +92,7 @@ impl Store {
         let lengths = files
             .iter()
             .map(|it| it.metadata().map_or(0, |it| it.len()));
+        let behind = self.mirrors().into_iter().map(|it| it.behind);
         let of = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         Counts {
             name: self.name.clone(),
@@ -101,6 +105,7 @@ impl Store {
             remote_reads: of(&self.counters.waits),
             bytes_demanded: of(&self.counters.bytes_demanded),
             bytes_filled: of(&self.counters.bytes_filled),
+            unheld_writes: behind.max().unwrap_or(0),
             log_bytes: lengths.sum(),
             bytes_since_map: self.appender().since_checkpoint,
         }

@@ -113,6 +113,84 @@ pub enum StoreError {
     /// File that does not say what a branch lies over.
     #[error("{} does not say over which snapshot the volume lies", .0.display())]
     Base(PathBuf),
+    /// Encrypted volume whose key is not there.
+    #[error(
+        "volume {volume} is encrypted, and its key file {} {why} (put back the file that it was made with, of mode 0600; nothing in the volume was changed)", path.display()
+    )]
+    Key {
+        /// Volume.
+        volume: String,
+        /// Key file.
+        path: PathBuf,
+        /// Fault of the file.
+        why: &'static str,
+    },
+    /// Volume whose checkpoint and whose file `encryption` contradict each other.
+    #[error(
+        "it is unclear if volume {0} is encrypted: its checkpoint and its file `encryption` do not agree (restore both)"
+    )]
+    Encryption(String),
+    /// Key file that is of no use to a new volume.
+    #[error("{} {why} (`openssl rand -hex 32` makes a key; its file is to be of mode 0600)", path.display())]
+    KeyFile {
+        /// Key file.
+        path: PathBuf,
+        /// Fault of the file.
+        why: &'static str,
+    },
+    /// Stream of an encrypted volume for one that is not.
+    #[error(
+        "volume {0} is encrypted where the stream comes from, and is not here (remove it here, so that it is made anew)"
+    )]
+    NotEncrypted(String),
+    /// Other hosts do not hold yet what they are to, and were not to be waited for.
+    #[error("other hosts do not hold all of it yet")]
+    Unheld(crate::Unheld),
+    /// A host that is to hold what is written does not answer.
+    #[error(
+        "host {host} is to hold every flush of volume {volume}, and does not answer (it goes on once it does; or have it do without: `forkyard volume mirror {volume}`)"
+    )]
+    MirrorAway {
+        /// Volume.
+        volume: String,
+        /// Host, as it is called here.
+        host: String,
+    },
+    /// Another host has promoted its copy.
+    #[error("volume {volume} is at home at {host}, which has promoted its copy (use it there)")]
+    Promoted {
+        /// Volume.
+        volume: String,
+        /// Host.
+        host: String,
+    },
+    /// A copy that is at home here.
+    #[error("volume {0} was promoted, and takes nothing of another host any more")]
+    IsPromoted(String),
+    /// Host that holds no copy of the volume.
+    #[error("host {host} is not to hold volume {volume}")]
+    NotMirrored {
+        /// Volume.
+        volume: String,
+        /// Host.
+        host: String,
+    },
+    /// Volume that is not held for another host.
+    #[error("volume {0} is not held for another host: there is nothing to promote")]
+    NoCopy(String),
+    /// Copy that is not to be written.
+    #[error(
+        "volume {volume} is held for {host}, where it is at home (if that host is lost: `forkyard volume promote {volume}`)"
+    )]
+    HeldFor {
+        /// Volume.
+        volume: String,
+        /// Host.
+        host: String,
+    },
+    /// Parameters of the law that are no numbers, or negative.
+    #[error("K and S are numbers that are not negative")]
+    Knobs,
     /// Another process has it open.
     #[error("volume {0} is open in another process (end that first)")]
     InUse(String),
@@ -155,6 +233,8 @@ pub enum Blame {
     Room,
     /// Another host that has what is lacking does not answer.
     Elsewhere,
+    /// The volume is encrypted, and its key is not there.
+    Key,
     /// The host or its disk failed.
     Host,
 }
@@ -167,8 +247,9 @@ impl StoreError {
             | Self::UnknownSnapshot { .. }
             | Self::NothingLacking { .. }
             | Self::Name(_) => Blame::Missing,
-            Self::SourceAway { .. } => Blame::Elsewhere,
-            Self::Refused(Refusal::Fenced { .. }) => Blame::Fenced,
+            Self::SourceAway { .. } | Self::MirrorAway { .. } => Blame::Elsewhere,
+            Self::Key { .. } => Blame::Key,
+            Self::Refused(Refusal::Fenced { .. }) | Self::Promoted { .. } => Blame::Fenced,
             Self::NoRoom { .. } | Self::Refused(Refusal::LogFull) => Blame::Room,
             Self::Refused(_)
             | Self::Exists(_)
@@ -177,6 +258,14 @@ impl StoreError {
             | Self::NoDisk(_)
             | Self::Stream(_)
             | Self::OtherVolume(_)
+            | Self::KeyFile { .. }
+            | Self::Knobs
+            | Self::Unheld(_)
+            | Self::IsPromoted(_)
+            | Self::NotMirrored { .. }
+            | Self::NoCopy(_)
+            | Self::HeldFor { .. }
+            | Self::NotEncrypted(_)
             | Self::Below { .. }
             | Self::Branch { .. }
             | Self::Coming(_)
@@ -185,6 +274,7 @@ impl StoreError {
             | Self::NotCached => Blame::Caller,
             Self::Damaged(_)
             | Self::Orphan(_)
+            | Self::Encryption(_)
             | Self::Io { .. }
             | Self::Failed
             | Self::InUse(_)

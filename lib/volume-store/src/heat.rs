@@ -22,6 +22,15 @@ type Counts = [AtomicU8; 2];
 /// Access counts of a volume's blocks. Those beyond the size that it was opened with are not counted.
 pub(crate) struct Heat(Vec<OnceLock<Box<[Counts; CHUNK]>>>);
 
+/// Block that was touched, and its worth.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Ranked {
+    pub block: BlockNo,
+    pub reads: u8,
+    pub writes: u8,
+    pub priority: f64,
+}
+
 /// Kind of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Access {
@@ -73,8 +82,20 @@ impl Heat {
         Some((table, usize::try_from(index).ok()?))
     }
 
+    /// Reads and writes of a block.
+    pub fn of(&self, block: BlockNo) -> (u8, u8) {
+        let counts = self.place(block.0).and_then(|(table, index)| {
+            let [reads, writes] = &table.get()?[index];
+            Some((
+                reads.load(Ordering::Relaxed),
+                writes.load(Ordering::Relaxed),
+            ))
+        });
+        counts.unwrap_or_default()
+    }
+
     /// Blocks that were touched, with their priorities, the greatest first.
-    pub fn ranked(&self, knobs: Knobs) -> Vec<(BlockNo, f64)> {
+    pub fn ranked(&self, knobs: Knobs) -> Vec<Ranked> {
         let tables = self.0.iter().zip(0u64..);
         let tables = tables.filter_map(|(table, number)| Some((table.get()?, number)));
         let mut ranked: Vec<_> = tables
@@ -83,14 +104,21 @@ impl Heat {
                     .iter()
                     .zip(number * CHUNK as u64..)
                     .filter_map(move |(counts, block)| {
-                        let [reads, writes] = counts;
-                        let count = |it: &AtomicU8| u32::from(it.load(Ordering::Relaxed));
-                        let priority = knobs.fill(count(reads), count(writes))?;
-                        Some((BlockNo(block), priority))
+                        let [reads, writes] =
+                            counts.each_ref().map(|it| it.load(Ordering::Relaxed));
+                        Some(Ranked {
+                            block: BlockNo(block),
+                            reads,
+                            writes,
+                            priority: knobs.fill(reads.into(), writes.into())?,
+                        })
                     })
             })
             .collect();
-        ranked.sort_by(|one, other| other.1.total_cmp(&one.1).then(one.0.cmp(&other.0)));
+        ranked.sort_by(|one, other| {
+            let by_block = one.block.cmp(&other.block);
+            other.priority.total_cmp(&one.priority).then(by_block)
+        });
         ranked
     }
 }
@@ -99,8 +127,8 @@ impl Store {
     /// Blocks that were read or written of late, by the law of propagation: as many as `most`, in
     /// runs, those first that are worth most.
     pub fn hottest(&self, most: usize) -> Vec<Run> {
-        let ranked = self.heat.ranked(Knobs::default());
-        let blocks = ranked.into_iter().take(most).map(|it| it.0);
+        let ranked = self.heat.ranked(self.knobs());
+        let blocks = ranked.into_iter().take(most).map(|it| it.block);
         Run::of(blocks)
     }
 }

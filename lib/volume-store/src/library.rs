@@ -1,12 +1,17 @@
 //! Folder of volumes.
 
-use crate::{BaseFacts, Facts, Store, StoreError, base::Base, files::sync, store::blocks};
+use crate::{
+    AtRest, BaseFacts, Facts, Store, StoreError,
+    base::Base,
+    encryption::{Encryption, Keys, random},
+    files::sync,
+    store::blocks,
+};
 use forkyard_volume::{Geometry, Opening, Refusal, Volume, VolumeId};
 use std::{
     collections::BTreeMap,
     ffi::OsStr,
     fs,
-    io::ErrorKind,
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
@@ -17,12 +22,15 @@ use std::{
 /// Suffix of the names of folders that are no volumes yet, or no more.
 const FRESH: &str = "new";
 const GONE: &str = "gone";
+/// Folder of keys, unless there is another.
+const KEYS: &str = ".keys";
 
 /// Volumes of a folder. Each is opened when it is first asked for, and stays open.
 #[derive(Debug)]
 pub struct Library {
     pub(crate) folder: PathBuf,
     geometry: Geometry,
+    pub(crate) keys: Keys,
     open: Mutex<BTreeMap<String, Arc<Store>>>,
     /// Volumes that were begun.
     made: AtomicU64,
@@ -31,17 +39,24 @@ pub struct Library {
 }
 
 impl Library {
-    /// Looks after a folder, which is made if it is missing.
+    /// Looks after a folder, which is made if it is missing. Keys are in its folder `.keys`.
     pub fn new(folder: &Path) -> Result<Self, StoreError> {
         Self::with_geometry(folder, Geometry::USUAL)
     }
 
     /// Looks after a folder, and makes volumes with segments of another size.
     pub fn with_geometry(folder: &Path, geometry: Geometry) -> Result<Self, StoreError> {
+        Self::with_keys(folder, geometry, &folder.join(KEYS))
+    }
+
+    /// Looks after a folder, with the keys of encrypted volumes in another one, which is made with
+    /// the first of them.
+    pub fn with_keys(folder: &Path, geometry: Geometry, keys: &Path) -> Result<Self, StoreError> {
         fs::create_dir_all(folder).map_err(|e| StoreError::io("make", folder, e))?;
         let library = Self {
             folder: folder.to_owned(),
             geometry,
+            keys: Keys(keys.to_owned()),
             open: Mutex::default(),
             made: AtomicU64::default(),
             making: Mutex::default(),
@@ -57,7 +72,7 @@ impl Library {
             let path = entry.map_err(failed)?.path();
             let kind = path.extension().and_then(OsStr::to_str);
             if matches!(kind, Some(FRESH | GONE)) && path.is_dir() {
-                fs::remove_dir_all(&path).map_err(|e| StoreError::io("remove", &path, e))?;
+                self.keys.discard(&path)?;
             }
         }
         Ok(())
@@ -68,15 +83,26 @@ impl Library {
     }
 
     /// Makes a volume of zeroes.
-    pub fn create(&self, name: &str, size: u64) -> Result<Arc<Store>, StoreError> {
+    pub fn create(
+        &self,
+        name: &str,
+        size: u64,
+        at_rest: &AtRest,
+    ) -> Result<Arc<Store>, StoreError> {
         check_name(name)?;
-        let fresh = self.fresh(name, (random_id()?, size))?;
+        let fresh = self.fresh(name, (random_id()?, size), at_rest)?;
         self.keep(&fresh, name)
     }
 
     /// Makes a volume with a copy of a raw disk in it, of a size that is at least the disk's. Has
     /// its name once all of it is there.
-    pub fn import(&self, name: &str, file: &Path, size: Option<u64>) -> Result<(), StoreError> {
+    pub fn import(
+        &self,
+        name: &str,
+        file: &Path,
+        size: Option<u64>,
+        at_rest: &AtRest,
+    ) -> Result<(), StoreError> {
         check_name(name)?;
         let facts = fs::metadata(file).map_err(|e| StoreError::io("read", file, e))?;
         if !facts.is_file() {
@@ -87,7 +113,8 @@ impl Library {
         if have > room {
             return Err(StoreError::TooLarge { have, room });
         }
-        self.make(name, (random_id()?, room), |store| store.import(file))
+        let what = (random_id()?, room);
+        self.make(name, what, at_rest, |store| store.import(file))
     }
 
     /// Makes a volume and fills it. Has its name once all of it is there.
@@ -95,14 +122,15 @@ impl Library {
         &self,
         name: &str,
         what: (VolumeId, u64),
+        at_rest: &AtRest,
         fill: impl FnOnce(Store) -> Result<(), StoreError>,
     ) -> Result<(), StoreError> {
         check_name(name)?;
         self.refuse_taken(name)?;
-        let fresh = self.fresh(name, what)?;
+        let fresh = self.fresh(name, what, at_rest)?;
         self.making()
             .insert(fresh.clone(), (name.to_owned(), false));
-        let filled = Store::recover(&fresh, name).and_then(fill);
+        let filled = Store::recover(&fresh, name, &self.keys).and_then(fill);
         // Held until it has its name: a removal finds it here or there.
         let mut making = self.making();
         let is_wanted = making.remove(&fresh).is_some_and(|(_, given_up)| !given_up);
@@ -113,7 +141,7 @@ impl Library {
         drop(making);
         if kept.is_err() {
             // What cannot be removed now goes when the next server starts.
-            let _ = fs::remove_dir_all(&fresh);
+            let _ = self.keys.discard(&fresh);
         }
         kept
     }
@@ -130,6 +158,7 @@ impl Library {
         &self,
         name: &str,
         (id, size): (VolumeId, u64),
+        at_rest: &AtRest,
     ) -> Result<PathBuf, StoreError> {
         let blocks = blocks(size)?;
         // Names of volumes have no dot: it can be taken for none.
@@ -137,8 +166,19 @@ impl Library {
         let fresh = self.folder.join(format!("{name}.{number}.{FRESH}"));
         let failed = |e| StoreError::io("make", &fresh, e);
         fs::create_dir(&fresh).map_err(failed)?;
-        let volume = Volume::create(id, blocks, self.geometry);
-        Store::make(&fresh, &volume)?;
+        let made = match at_rest {
+            AtRest::Plain => Ok(self.geometry),
+            AtRest::Encrypted { key } => {
+                let begun = Encryption::begin(&self.keys, &fresh, name, key.as_deref());
+                begun.map(|()| self.geometry.sealed())
+            }
+        };
+        let made =
+            made.and_then(|geometry| Store::make(&fresh, &Volume::create(id, blocks, geometry)));
+        if let Err(error) = made {
+            let _ = self.keys.discard(&fresh);
+            return Err(error);
+        }
         Ok(fresh)
     }
 
@@ -150,7 +190,7 @@ impl Library {
             fs::rename(fresh, &place).map_err(|e| StoreError::io("make", &place, e))
         });
         if let Err(error) = kept {
-            let _ = fs::remove_dir_all(fresh);
+            let _ = self.keys.discard(fresh);
             return Err(error);
         }
         sync(&self.folder)?;
@@ -176,7 +216,7 @@ impl Library {
         if !place.is_dir() {
             return Err(StoreError::Unknown(name.to_owned()));
         }
-        let mut store = Store::recover(&place, name)?;
+        let mut store = Store::recover(&place, name, &self.keys)?;
         if let Some(facts) = BaseFacts::of(&place)? {
             // Not over itself, in however many steps: its lock is taken.
             let below = self.open_in(stores, &facts.volume)?;
@@ -224,7 +264,7 @@ impl Library {
             Ok(_) => {}
             Err(StoreError::Unknown(_)) if given_up => return Ok(()),
             // Of no use to any program.
-            Err(StoreError::Damaged(_)) => {}
+            Err(StoreError::Damaged(_) | StoreError::Key { .. }) => {}
             Err(error) => return Err(error),
         }
         if let Some(branch) = self.branch_over(name, None)? {
@@ -243,16 +283,14 @@ impl Library {
         let place = self.folder.join(name);
         let gone = self.folder.join(format!("{name}.{GONE}"));
         let failed = |e| StoreError::io("remove", &place, e);
-        match fs::remove_dir_all(&gone) {
-            Err(e) if e.kind() != ErrorKind::NotFound => return Err(failed(e)),
-            Ok(()) | Err(_) => {}
-        }
+        self.keys.discard(&gone)?;
         fs::rename(&place, &gone).map_err(failed)?;
         if let Some(store) = stores.remove(name) {
             store.end_lines();
+            store.end_mirrors();
         }
         sync(&self.folder)?;
-        fs::remove_dir_all(&gone).map_err(failed)
+        self.keys.discard(&gone)
     }
 
     /// Volumes that are open.
@@ -263,14 +301,7 @@ impl Library {
 
 pub(crate) fn random_id() -> Result<VolumeId, StoreError> {
     let mut id = [0; 16];
-    let failed = |e| {
-        StoreError::io(
-            "read",
-            "the kernel's random numbers",
-            std::io::Error::other(e),
-        )
-    };
-    getrandom::fill(&mut id).map_err(failed)?;
+    random(&mut id)?;
     Ok(VolumeId(id))
 }
 

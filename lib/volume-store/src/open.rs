@@ -1,11 +1,21 @@
 //! Opening: recovery from the files, and making new ones.
 
 use crate::{
-    Store, StoreError, append::Appender, away::Away, counts::Counters, files::Folder, heat::Heat,
-    needs, store::State,
+    Store, StoreError,
+    append::Appender,
+    away::Away,
+    counts::Counters,
+    encryption::{Encryption, Keys},
+    files::Folder,
+    heat::Heat,
+    hold,
+    mirror::{self, Mirrors},
+    needs,
+    store::State,
+    why::{self, Transfers},
 };
 use forkyard_volume::{
-    Recovered, Recovery, SEGMENT_HEADER, SLOT_BYTES, Sequence, Tail, Volume, Wanted,
+    Recovered, Recovery, SEGMENT_HEADER, Sequence, SlotIndex, Tail, Volume, Wanted,
 };
 use std::{
     collections::BTreeMap,
@@ -22,13 +32,20 @@ impl Store {
     }
 
     /// Opens a volume, and cuts off what a crash has left behind its log.
-    pub(crate) fn recover(folder: &Path, name: &str) -> Result<Self, StoreError> {
+    pub(crate) fn recover(folder: &Path, name: &str, keys: &Keys) -> Result<Self, StoreError> {
         let folder = Folder(folder.to_owned());
         let lock = folder.lock()?;
         let lock = lock.ok_or_else(|| StoreError::InUse(name.to_owned()))?;
         let path = folder.checkpoint();
         let checkpoint = fs::read(&path).map_err(|e| StoreError::io("read", path, e))?;
         let mut recovery = Recovery::begin(&checkpoint)?;
+        // Before anything is changed.
+        let encryption = Encryption::of(&folder)?;
+        let cipher = match (&encryption, recovery.volume().geometry().is_sealed()) {
+            (Some(encryption), true) => Some(encryption.unlock(keys, name)?),
+            (None, false) => None,
+            (Some(_), false) | (None, true) => return Err(StoreError::Encryption(name.to_owned())),
+        };
         let present = folder.segments()?;
         let (mut files, mut strays) = (BTreeMap::new(), Vec::new());
         let mut replayed = 0;
@@ -40,8 +57,7 @@ impl Store {
             }
             let file = folder.open(sequence)?;
             if let Wanted::From(index) = wanted {
-                let start = u64::from(index.0);
-                let read = replay(&mut recovery, sequence, &file, start);
+                let read = replay(&mut recovery, sequence, &file, index);
                 replayed +=
                     read.map_err(|e| StoreError::io("read", folder.segment(sequence), e))??;
                 // What was only in the kernel's memory counts as flushed from here on.
@@ -51,6 +67,7 @@ impl Store {
             files.insert(sequence, file);
         }
         let Recovered { mut volume, tail } = recovery.finish(|it| files.contains_key(&it))?;
+        let geometry = volume.geometry();
         let last = match tail {
             Tail::Segments(last) => last,
             Tail::At(at) => {
@@ -58,8 +75,10 @@ impl Store {
                 let file = files.get(&at.sequence);
                 let file = file.ok_or(forkyard_volume::Damage::MissingSegment(at.sequence))?;
                 let length = file.metadata().map(|it| it.len());
-                let cut = length.and_then(|length| match length > at.offset() {
-                    true => file.set_len(at.offset()).and_then(|()| file.sync_all()),
+                let cut = length.and_then(|length| match length > at.offset(geometry) {
+                    true => file
+                        .set_len(at.offset(geometry))
+                        .and_then(|()| file.sync_all()),
                     false => Ok(()),
                 });
                 cut.map_err(|e| StoreError::io("cut", path, e))?;
@@ -75,6 +94,9 @@ impl Store {
         }
         folder.sync()?;
         volume.mark_flushed(volume.next_lsn());
+        if let Some(cipher) = cipher {
+            volume.unlock(cipher);
+        }
         let mut appender = Appender::default();
         appender.active = files.get(&last).map(|file| (last, Arc::clone(file)));
         appender.since_checkpoint = replayed;
@@ -84,8 +106,13 @@ impl Store {
             away: Arc::new(Away::of(&folder, name)?),
             needs: Mutex::new(folder.load(needs::FILE)?),
             heat: Heat::new(blocks),
+            mirrors: Arc::new(Mirrors::new(name, folder.load(mirror::FILE)?)),
+            held: Mutex::new(folder.load(hold::FILE)?),
+            knobs: Mutex::new(folder.load::<why::Parameters>(why::FILE)?.into()),
+            transfers: Transfers::default(),
             folder,
             name: name.to_owned(),
+            key: encryption.map(|it| it.path(keys)),
             base: None,
             counters: Counters::default(),
             state: RwLock::new(State { volume, files }),
@@ -103,7 +130,7 @@ fn replay(
     recovery: &mut Recovery,
     sequence: Sequence,
     file: &File,
-    start: u64,
+    start: SlotIndex,
 ) -> std::io::Result<Result<u64, StoreError>> {
     let mut reader = BufReader::with_capacity(1 << 20, file);
     reader.rewind()?;
@@ -115,9 +142,10 @@ fn replay(
     if let Err(damage) = recovery.segment(sequence, &header) {
         return Ok(Err(damage.into()));
     }
-    let slot_bytes = SLOT_BYTES as u64;
-    reader.seek(SeekFrom::Start(SEGMENT_HEADER as u64 + start * slot_bytes))?;
-    let (mut slot, mut bytes) = (Vec::with_capacity(SLOT_BYTES), 0);
+    let geometry = recovery.volume().geometry();
+    let slot_bytes = geometry.slot_bytes() as u64;
+    reader.seek(SeekFrom::Start(geometry.offset(start)))?;
+    let (mut slot, mut bytes) = (Vec::with_capacity(geometry.slot_bytes()), 0);
     loop {
         slot.clear();
         reader.by_ref().take(slot_bytes).read_to_end(&mut slot)?;

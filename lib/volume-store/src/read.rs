@@ -2,8 +2,7 @@
 
 use crate::{Store, StoreError, heat::Access};
 use forkyard_volume::{
-    BLOCK_BYTES, BlockNo, Content, Place, Refusal, SEGMENT_HEADER, SLOT_BYTES, Sequence, SlotIndex,
-    Version, View, read_slot,
+    BLOCK_BYTES, BlockNo, Content, Geometry, Place, Refusal, Sequence, SlotIndex, Version, View,
 };
 use rustix::io::{ReadWriteFlags, preadv2};
 use std::{
@@ -126,7 +125,8 @@ impl Store {
             self.heat.touch(Access::Read, offset, out.len() as u64);
         }
         let mut found = Found::Zeroes;
-        let id = self.state().volume.id();
+        let layout = self.state().volume.slots().clone();
+        let slot_bytes = layout.geometry().slot_bytes();
         for run in runs.drain(..) {
             let (start, _, end) = overlap(offset, out.len(), run.first, run.count);
             let at = match (run.at, &self.base) {
@@ -148,14 +148,14 @@ impl Store {
             found = Found::Data;
             for done in (0..run.count).step_by(MOST) {
                 let count = MOST.min(run.count - done);
-                slots.resize(count * SLOT_BYTES, 0);
-                at.fill(slots, done, patience, self)?;
-                for (number, slot) in slots.chunks(SLOT_BYTES).enumerate() {
+                slots.resize(count * slot_bytes, 0);
+                at.fill(slots, (layout.geometry(), done), patience, self)?;
+                for (number, slot) in slots.chunks_mut(slot_bytes).enumerate() {
                     let number = done + number;
                     let block = BlockNo(run.first.0 + number as u64);
                     let expected = (block, versions[at.versions + number]);
                     let index = at.index(number);
-                    let data = read_slot(slot, id, at.sequence, (at.place, index), expected)?;
+                    let data = layout.read(slot, at.sequence, (at.place, index), expected)?;
                     let (start, within, end) = overlap(offset, out.len(), block, 1);
                     out[start..end].copy_from_slice(&data[within..][..end - start]);
                 }
@@ -305,11 +305,11 @@ impl At {
     fn fill(
         &self,
         slots: &mut [u8],
-        first: usize,
+        (geometry, first): (Geometry, usize),
         patience: Patience,
         store: &Store,
     ) -> Result<(), StoreError> {
-        let offset = SEGMENT_HEADER as u64 + u64::from(self.index(first).0) * SLOT_BYTES as u64;
+        let offset = geometry.offset(self.index(first));
         let read = match patience {
             Patience::Disk | Patience::Wait => self.file.read_exact_at(slots, offset),
             Patience::Now => {

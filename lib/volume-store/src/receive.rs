@@ -33,11 +33,17 @@ impl Library {
             Ok(store) => store,
             Err(StoreError::Unknown(_)) if header.since.is_none() => {
                 let what = (id, bytes(header.blocks()));
-                return self.make(name, what, |store| store.take(&header, None, input));
+                let at_rest = header.at_rest();
+                return self.make(name, what, &at_rest, |store| {
+                    store.take(&header, None, input)
+                });
             }
             Err(error) => return Err(error),
         };
         store.refuse_branch("received")?;
+        if header.encrypted && !store.is_encrypted() {
+            return Err(StoreError::NotEncrypted(name.to_owned()));
+        }
         match store.facts().id == id {
             true => store.take(&header, epoch, input),
             false => Err(StoreError::OtherVolume(name.to_owned())),
@@ -46,7 +52,7 @@ impl Library {
 }
 
 impl Store {
-    fn take(
+    pub(crate) fn take(
         &self,
         header: &StreamHeader,
         epoch: Option<Epoch>,
@@ -85,7 +91,7 @@ impl Store {
     }
 
     /// Has the volume be as a snapshot is, or all zero.
-    fn restore(&self, writer: Epoch, snapshot: Option<&str>) -> Result<(), StoreError> {
+    pub(crate) fn restore(&self, writer: Epoch, snapshot: Option<&str>) -> Result<(), StoreError> {
         let was = snapshot.map(|name| self.frozen(name)).transpose()?;
         let Some(current) = self.state().volume.map(View::Current).cloned() else {
             return Ok(());

@@ -3,8 +3,9 @@
 use crate::{
     Found, Patience, Scratch, Store, StoreError,
     stream::{Frame, Frames, MOST, StreamHeader},
+    why::Transfer,
 };
-use forkyard_replicate::{Knobs, Run as Blocked};
+use forkyard_replicate::{Purpose, Run as Blocked, Verdict};
 use forkyard_volume::{BLOCK_BYTES, BlockNo, Blocks, Content, Map, SnapshotId, View, VolumeId};
 use std::{collections::BTreeSet, io::Write};
 
@@ -58,23 +59,60 @@ impl Store {
         ahead: &Ahead,
         out: &mut dyn Write,
     ) -> Result<Blocks, StoreError> {
+        self.send_to(None, (snapshot, since), ahead, out)
+    }
+
+    /// Writes a snapshot to a stream for a host of this name: of what goes and what is left the
+    /// reasons are kept.
+    pub fn send_to(
+        &self,
+        host: Option<&str>,
+        (snapshot, since): (&str, Option<&str>),
+        ahead: &Ahead,
+        out: &mut dyn Write,
+    ) -> Result<Blocks, StoreError> {
+        let mut transfer = Transfer::new(host, snapshot, self.knobs());
+        let sent = self.send_noted(&mut transfer, (snapshot, since), ahead, out);
+        self.transfers.keep(transfer);
+        sent
+    }
+
+    fn send_noted(
+        &self,
+        transfer: &mut Transfer,
+        (snapshot, since): (&str, Option<&str>),
+        ahead: &Ahead,
+        out: &mut dyn Write,
+    ) -> Result<Blocks, StoreError> {
         let failed = |error| StoreError::io("write", "the stream", error);
         let (volume, id, map) = self.frozen(snapshot)?;
         let before = since.map(|since| self.frozen(since)).transpose()?;
         let before = before.map(|(_, _, map)| map);
         let mut header = StreamHeader::new(volume, map.blocks(), snapshot, since);
+        header.encrypted = self.is_encrypted();
+        let (mut goes, mut stays) = (Verdict::All, Verdict::All);
         let hot: Option<BTreeSet<BlockNo>> = match ahead {
             Ahead::All => None,
             Ahead::Hot { most, from } => {
                 header.from = Some(from.clone());
-                let ranked = self.heat.ranked(Knobs::default()).into_iter();
-                let worth = ranked.take_while(|it| it.1 > 0.0).take(*most);
-                Some(worth.map(|it| it.0).collect())
+                let ranked = self.heat.ranked(self.knobs());
+                transfer.decide(ranked.iter().map(|it| (it.block, it.reads, it.writes)));
+                let worth = ranked.iter().take_while(|it| it.priority > 0.0);
+                let worth: Vec<_> = worth.take(*most).collect();
+                let last = worth.last().map(|it| it.priority);
+                let most = *most as u64;
+                (goes, stays) = (Verdict::Hot { most }, Verdict::Cold { most, last });
+                Some(worth.into_iter().map(|it| it.block).collect())
             }
         };
         header.write(out).map_err(failed)?;
         let (mut frames, mut scratch) = (Frames::new(out), Scratch::default());
         if self.base.is_some() && before.is_none() {
+            let all = Blocked {
+                first: BlockNo(0),
+                count: map.blocks().0,
+            };
+            transfer.note(all, Verdict::All);
             let sent = self.send_flat(id, map.blocks(), &mut frames)?;
             frames.write(&Frame::End).map_err(failed)?;
             return Ok(sent);
@@ -109,6 +147,7 @@ impl Store {
                         kind,
                     };
                     if let Some(full) = run.replace(next) {
+                        full.note(transfer, (goes, stays));
                         let frame = self.frame(id, full, &mut scratch)?;
                         frames.write(&frame).map_err(failed)?;
                     }
@@ -116,6 +155,7 @@ impl Store {
             }
         }
         if let Some(last) = run {
+            last.note(transfer, (goes, stays));
             let frame = self.frame(id, last, &mut scratch)?;
             frames.write(&frame).map_err(failed)?;
         }
@@ -179,12 +219,15 @@ impl Store {
         &self,
         snapshot: &str,
         blocks: &[Blocked],
+        (host, purpose): (Option<&str>, Purpose),
         out: &mut dyn Write,
     ) -> Result<(), StoreError> {
         let failed = |error| StoreError::io("write", "the stream", error);
         let id = self.snapshot_called(snapshot)?;
         let (mut frames, mut scratch) = (Frames::new(out), Scratch::default());
         for run in blocks {
+            let asked = Verdict::Asked(purpose);
+            self.transfers.note((host, snapshot), *run, asked);
             for first in (0..run.count).step_by(MOST as usize) {
                 let count = u64::from(MOST).min(run.count - first);
                 let run = Run {
@@ -210,6 +253,21 @@ impl Store {
 }
 
 impl Run {
+    /// Notes that it goes, or stays.
+    fn note(self, transfer: &mut Transfer, (goes, stays): (Verdict, Verdict)) {
+        let run = Blocked {
+            first: self.first,
+            count: self.count.into(),
+        };
+        let verdict = match self.kind {
+            // That it is zero goes in any case.
+            Kind::Zero => Verdict::All,
+            Kind::Stored => goes,
+            Kind::Left => stays,
+        };
+        transfer.note(run, verdict);
+    }
+
     fn takes(&self, block: BlockNo, kind: Kind) -> bool {
         let most = match kind {
             Kind::Zero | Kind::Left => u32::MAX,

@@ -1,9 +1,11 @@
 //! One open volume.
 
 use crate::{
-    BaseFacts, Lacking, Need, StoreError, append::Appender, away::Away, base::Base,
-    counts::Counters, files::Folder, heat::Heat,
+    AtRest, BaseFacts, Held, Lacking, MirrorFacts, Need, StoreError, WhenAway, append::Appender,
+    away::Away, base::Base, counts::Counters, files::Folder, heat::Heat, mirror::Mirrors,
+    why::Transfers,
 };
+use forkyard_replicate::Knobs;
 use forkyard_volume::{
     BLOCK_BYTES, Blocks, Change, Epoch, Opening, Sequence, SnapshotId, Takeover, View, Volume,
     VolumeId,
@@ -11,6 +13,7 @@ use forkyard_volume::{
 use std::{
     collections::BTreeMap,
     fs::File,
+    path::PathBuf,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard,
         atomic::{AtomicBool, Ordering},
@@ -24,6 +27,8 @@ use std::{
 pub struct Store {
     pub(crate) folder: Folder,
     pub(crate) name: String,
+    /// Key file, if its blocks are encrypted.
+    pub(crate) key: Option<PathBuf>,
     /// Snapshots below it, if it is a branch.
     pub(crate) base: Option<Base>,
     /// Blocks that are at other hosts.
@@ -31,6 +36,14 @@ pub struct Store {
     /// Needs of other hosts.
     pub(crate) needs: Mutex<Vec<Need>>,
     pub(crate) heat: Heat,
+    /// Hosts that every flush waits for.
+    pub(crate) mirrors: Arc<Mirrors>,
+    /// Part that it has for another host.
+    pub(crate) held: Mutex<Held>,
+    /// Parameters of the law by which blocks are sent ahead.
+    pub(crate) knobs: Mutex<Knobs>,
+    /// Reasons for which blocks went.
+    pub(crate) transfers: Transfers,
     pub(crate) counters: Counters,
     pub(crate) state: RwLock<State>,
     pub(crate) appender: Mutex<Appender>,
@@ -52,7 +65,7 @@ pub(crate) struct State {
 }
 
 /// Properties of a volume, for its users.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Facts {
     /// Name.
     pub name: String,
@@ -72,12 +85,22 @@ pub struct Facts {
     pub segments: usize,
     /// Snapshots, oldest first.
     pub snapshots: Vec<SnapshotFacts>,
+    /// Key file, if its blocks are encrypted.
+    pub key: Option<PathBuf>,
     /// Snapshots below it, if it is a branch.
     pub base: Option<BaseFacts>,
+    /// Parameters of the law by which blocks are sent ahead.
+    pub knobs: Knobs,
     /// Amounts of it that are at other hosts.
     pub lacking: Vec<Lacking>,
     /// Hosts that fetch blocks of it from here.
     pub needs: Vec<Need>,
+    /// Hosts that every flush waits for, and what they hold.
+    pub mirrors: Vec<MirrorFacts>,
+    /// Action of flushes while one of them is away.
+    pub when_away: WhenAway,
+    /// Part that it has for another host.
+    pub held: Held,
 }
 
 impl Facts {
@@ -142,6 +165,19 @@ impl Store {
         &self.name
     }
 
+    /// True if its blocks are encrypted.
+    pub fn is_encrypted(&self) -> bool {
+        self.key.is_some()
+    }
+
+    /// Protection of what is made of its contents on this host: a key of its own.
+    pub(crate) fn alike(&self) -> AtRest {
+        match self.is_encrypted() {
+            true => AtRest::Encrypted { key: None },
+            false => AtRest::Plain,
+        }
+    }
+
     /// Size in bytes of the volume or a snapshot; `None` if that is gone.
     pub fn size(&self, view: View) -> Option<u64> {
         self.state().volume.map(view).map(|it| bytes(it.blocks()))
@@ -201,9 +237,14 @@ impl Store {
             written: bytes(Blocks(written)),
             segments,
             snapshots: snapshots.collect(),
+            key: self.key.clone(),
             base: self.base.as_ref().map(Base::facts),
+            knobs: self.knobs(),
             lacking: self.lacking(),
             needs: self.needs(),
+            mirrors: self.mirrors(),
+            when_away: self.mirror_plan().away,
+            held: self.held(),
         }
     }
 

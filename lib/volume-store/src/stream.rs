@@ -11,7 +11,7 @@
 //! that the stream comes from. Numbers are little-endian. Contents are zstd, of 256 blocks at most; the checksum is over the
 //! rest of the frame's header and the content. A stream without its last frame is worth nothing.
 
-use crate::StoreError;
+use crate::{AtRest, StoreError};
 use forkyard_volume::{BLOCK_BYTES, BlockNo, Blocks, VolumeId};
 use serde::{Deserialize, Serialize};
 use std::io::{BufRead, Read, Write};
@@ -44,6 +44,10 @@ pub struct StreamHeader {
     /// Host that it comes from, if not all of it comes: the rest is in this snapshot there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub from: Option<String>,
+    /// True if the volume is encrypted on its host's disk, and is to be where it comes. The stream
+    /// is not: it goes over connections that are.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub encrypted: bool,
 }
 
 /// A part of a stream.
@@ -73,6 +77,15 @@ impl StreamHeader {
             snapshot: snapshot.to_owned(),
             since: since.map(str::to_owned),
             from: None,
+            encrypted: false,
+        }
+    }
+
+    /// Protection of the volume where it comes.
+    pub(crate) fn at_rest(&self) -> AtRest {
+        match self.encrypted {
+            true => AtRest::Encrypted { key: None },
+            false => AtRest::Plain,
         }
     }
 

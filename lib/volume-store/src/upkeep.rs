@@ -1,10 +1,7 @@
 //! Checkpoints and compaction: what keeps recovery short and the log small.
 
 use crate::{Store, StoreError};
-use forkyard_volume::{
-    BlockData, BlockNo, Change, Plan, Policy, SEGMENT_HEADER, SLOT_BYTES, Version, Volume, plan,
-    slot_block,
-};
+use forkyard_volume::{BlockData, BlockNo, Change, Plan, Policy, Version, Volume, plan};
 use std::{os::unix::fs::FileExt, sync::PoisonError};
 
 /// Bytes of log for which a checkpoint is not worth its writing.
@@ -79,8 +76,8 @@ impl Store {
     }
 
     fn empty(&self, planned: &Plan, done: &mut Upkeep) -> Result<(), StoreError> {
-        let id = self.state().volume.id();
-        let mut slot = vec![0; SLOT_BYTES];
+        let slots = self.state().volume.slots().clone();
+        let mut slot = vec![0; slots.geometry().slot_bytes()];
         for victim in &planned.victims {
             let file = self.state().files.get(&victim.sequence).cloned();
             let missing = forkyard_volume::Damage::MissingSegment(victim.sequence);
@@ -88,11 +85,11 @@ impl Store {
             for indices in victim.live.chunks(MOVED_AT_ONCE) {
                 let mut found: Vec<(BlockNo, Version, Box<BlockData>)> = Vec::new();
                 for index in indices {
-                    let offset = SEGMENT_HEADER as u64 + u64::from(index.0) * SLOT_BYTES as u64;
+                    let offset = slots.geometry().offset(*index);
                     file.read_exact_at(&mut slot, offset)
                         .map_err(|e| StoreError::io("read", &self.folder.0, e))?;
                     let at = (victim.place, *index);
-                    let (block, version, data) = slot_block(&slot, id, victim.sequence, at)?;
+                    let (block, version, data) = slots.block(&mut slot, victim.sequence, at)?;
                     found.push((block, version, Box::new(*data)));
                 }
                 let changes = found.iter().map(|(block, version, data)| Change::Move {

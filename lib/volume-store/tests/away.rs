@@ -6,7 +6,7 @@
 use fastrand::Rng;
 use forkyard_replicate::{Purpose, Run};
 use forkyard_volume::{Epoch, Geometry, Policy, Takeover, View};
-use forkyard_volume_store::{Ahead, Asking, Library, Patience, Scratch, Store, StoreError};
+use forkyard_volume_store::{Ahead, Asking, AtRest, Library, Patience, Scratch, Store, StoreError};
 use std::{
     collections::VecDeque,
     io::Cursor,
@@ -22,6 +22,14 @@ const SIZE: u64 = BLOCKS * 4096;
 fn library(folder: &Path) -> Library {
     let geometry = Geometry::new(5).expect("32 slots");
     Library::with_geometry(folder, geometry).expect("a folder")
+}
+
+/// Half of the histories are those of encrypted volumes.
+fn at_rest(seed: u64) -> AtRest {
+    match seed % 2 {
+        0 => AtRest::Plain,
+        _ => AtRest::Encrypted { key: None },
+    }
 }
 
 struct Site {
@@ -93,7 +101,9 @@ impl World {
             lines: Vec::new(),
             fetched: 0,
         };
-        let made = world.site(0).library.create("v", SIZE).expect("made");
+        let site = world.site(0);
+        let made = site.library.create("v", SIZE, &at_rest(seed));
+        let made = made.expect("made");
         world.epoch = made.open_writer(Takeover::Refused).expect("opens");
         world.flushed = world.truth.clone();
         world
@@ -204,7 +214,7 @@ impl World {
                 let origin = self.lines[number].origin.clone();
                 let (mut answer, there) = (Vec::new(), self.site(1 - self.home).store());
                 there
-                    .send_blocks(&origin, &asked, &mut answer)
+                    .send_blocks(&origin, &asked, (Some("b"), Purpose::Demand), &mut answer)
                     .expect("answers");
                 // A line may break in the middle of an answer.
                 let end = match self.rng.u8(0..8) {
@@ -324,7 +334,7 @@ fn blocks_that_are_at_no_host_that_is_known_are_an_error_and_not_waited_for() {
     let folder = tempfile::tempdir().expect("a folder");
     let (here, there) = (folder.path().join("a"), folder.path().join("b"));
     let source = library(&here);
-    let store = source.create("v", SIZE).expect("made");
+    let store = source.create("v", SIZE, &AtRest::Plain).expect("made");
     let epoch = store.open_writer(Takeover::Refused).expect("opens");
     store
         .write_if(epoch, 0, &[7; 8192], Patience::Wait)

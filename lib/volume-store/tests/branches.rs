@@ -2,7 +2,9 @@
 
 use fastrand::Rng;
 use forkyard_volume::{Epoch, Geometry, Policy, SnapshotId, Takeover, View};
-use forkyard_volume_store::{Ahead, BaseFacts, Library, Patience, Scratch, Store, StoreError};
+use forkyard_volume_store::{
+    Ahead, AtRest, BaseFacts, Library, Patience, Scratch, Store, StoreError,
+};
 use std::{path::Path, sync::Arc};
 
 const SIZE: u64 = 64 * 4096;
@@ -10,6 +12,14 @@ const SIZE: u64 = 64 * 4096;
 fn library(folder: &Path) -> Library {
     let geometry = Geometry::new(5).expect("32 slots");
     Library::with_geometry(folder, geometry).expect("a folder")
+}
+
+/// Half of the histories are those of encrypted volumes.
+fn at_rest(seed: u64) -> AtRest {
+    match seed % 2 {
+        0 => AtRest::Plain,
+        _ => AtRest::Encrypted { key: None },
+    }
 }
 
 fn content(store: &Store, view: View) -> Vec<u8> {
@@ -74,7 +84,8 @@ fn branches_of_branches_hold_what_was_below_and_what_was_written_and_touch_nothi
         let mut rng = Rng::with_seed(seed);
         let folder = tempfile::tempdir().expect("a folder");
         let mut library = library(folder.path());
-        library.create("v", SIZE).expect("made");
+        let made = library.create("v", SIZE, &at_rest(seed));
+        made.expect("made");
         let zeroes = vec![0; usize::try_from(SIZE).expect("small")];
         let mut all = vec![Written::open(&library, "v", zeroes)];
         let mut kept: Vec<(String, String, Vec<u8>)> = Vec::new();
@@ -141,7 +152,7 @@ fn branches_of_branches_hold_what_was_below_and_what_was_written_and_touch_nothi
 fn what_a_branch_lies_over_stays_until_the_branch_has_gone() {
     let folder = tempfile::tempdir().expect("a folder");
     let library = library(folder.path());
-    let store = library.create("v", SIZE).expect("made");
+    let store = library.create("v", SIZE, &AtRest::Plain).expect("made");
     store.snapshot("s").expect("taken");
     store.snapshot("t").expect("taken");
     let branch = library.branch("b", over("v", "s")).expect("a branch");
@@ -176,7 +187,7 @@ fn a_branch_is_sent_as_what_it_reads_as_and_then_by_what_differs() {
         let mut rng = Rng::with_seed(seed);
         let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
         let [here, there] = [0, 1].map(|at| library(folders[at].path()));
-        here.create("v", SIZE).expect("made");
+        here.create("v", SIZE, &AtRest::Plain).expect("made");
         let zeroes = vec![0; usize::try_from(SIZE).expect("small")];
         let mut below = Written::open(&here, "v", zeroes);
         let mut since: Option<String> = None;
@@ -217,7 +228,7 @@ fn a_branch_is_sent_as_what_it_reads_as_and_then_by_what_differs() {
 fn a_discard_in_a_branch_costs_nothing_and_shows_no_block_of_another() {
     let folder = tempfile::tempdir().expect("a folder");
     let library = library(folder.path());
-    let store = library.create("v", SIZE).expect("made");
+    let store = library.create("v", SIZE, &AtRest::Plain).expect("made");
     let epoch = store.open_writer(Takeover::Refused).expect("opens");
     store.write(epoch, 0, &[7; 8192]).expect("writes");
     store.snapshot("s").expect("taken");

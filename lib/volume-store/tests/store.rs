@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 use forkyard_volume::{Damage, Epoch, Geometry, Opening, Policy, Refusal, Takeover, View};
-use forkyard_volume_store::{Found, Library, Patience, Scratch, Store, StoreError};
+use forkyard_volume_store::{AtRest, Found, Library, Patience, Scratch, Store, StoreError};
 use std::{fs, os::unix::fs::FileExt, path::Path, sync::Arc};
 
 const SIZE: u64 = 200 * 4096;
@@ -10,6 +10,14 @@ const SIZE: u64 = 200 * 4096;
 fn library(folder: &Path) -> Library {
     let geometry = Geometry::new(5).expect("32 slots");
     Library::with_geometry(folder, geometry).expect("a folder")
+}
+
+/// Half of the histories are those of encrypted volumes.
+fn at_rest(seed: u64) -> AtRest {
+    match seed % 2 {
+        0 => AtRest::Plain,
+        _ => AtRest::Encrypted { key: None },
+    }
 }
 
 fn content(store: &Store, view: View) -> Vec<u8> {
@@ -27,7 +35,8 @@ fn bytes_written_anywhere_are_read_again_after_compaction_and_reopening() {
         let mut rng = Rng::with_seed(seed);
         let folder = tempfile::tempdir().expect("a folder");
         let mut library = library(folder.path());
-        let mut store = library.create("v", SIZE).expect("made");
+        let made = library.create("v", SIZE, &at_rest(seed));
+        let mut store = made.expect("made");
         let mut epoch = store.open_writer(Takeover::Refused).expect("opens");
         let mut model = vec![0u8; usize::try_from(SIZE).expect("small")];
         let mut kept: Vec<(String, Vec<u8>)> = Vec::new();
@@ -99,7 +108,7 @@ fn bytes_written_anywhere_are_read_again_after_compaction_and_reopening() {
 fn compaction_gives_room_back_while_others_read_and_write() {
     let folder = tempfile::tempdir().expect("a folder");
     let library = library(folder.path());
-    let store = library.create("v", SIZE).expect("made");
+    let store = library.create("v", SIZE, &AtRest::Plain).expect("made");
     let epoch = store.open_writer(Takeover::Refused).expect("opens");
     std::thread::scope(|scope| {
         let writers: [_; 2] = std::array::from_fn(|half| {
@@ -155,14 +164,14 @@ fn volumes_are_listed_described_and_removed() {
     let folder = tempfile::tempdir().expect("a folder");
     let library = library(folder.path());
     for name in ["", "a.b", "../x", "a/b", &"n".repeat(65)] {
-        let refused = library.create(name, SIZE);
+        let refused = library.create(name, SIZE, &AtRest::Plain);
         assert!(matches!(refused, Err(StoreError::Name(_))), "{name}");
     }
-    let odd = library.create("odd", 4097);
+    let odd = library.create("odd", 4097, &AtRest::Plain);
     assert!(matches!(odd, Err(StoreError::Size(4097))));
-    let store = library.create("one", SIZE).expect("made");
+    let store = library.create("one", SIZE, &AtRest::Plain).expect("made");
     assert!(matches!(
-        library.create("one", SIZE),
+        library.create("one", SIZE, &AtRest::Plain),
         Err(StoreError::Exists(_))
     ));
     let epoch = store.open_writer(Takeover::Refused).expect("opens");
@@ -198,7 +207,7 @@ fn volumes_are_listed_described_and_removed() {
 fn two_writers_are_refused_and_one_that_is_replaced_is_fenced() {
     let folder = tempfile::tempdir().expect("a folder");
     let library = library(folder.path());
-    let store = library.create("v", SIZE).expect("made");
+    let store = library.create("v", SIZE, &AtRest::Plain).expect("made");
     let first = store.open_writer(Takeover::Refused).expect("opens");
     let refused = store.open_writer(Takeover::Refused);
     assert!(matches!(refused, Err(StoreError::Refused(Refusal::Open(epoch))) if epoch == first));
@@ -221,14 +230,14 @@ fn raw_disks_go_in_and_out_with_their_holes() {
     let mut disk = vec![0; 300_000];
     disk[100_000..200_001].fill(7);
     fs::write(&raw, &disk).expect("written");
-    let store = library.create("v", SIZE).expect("made");
+    let store = library.create("v", SIZE, &AtRest::Plain).expect("made");
     store.import(&raw).expect("imports");
     assert_eq!(store.facts().written, 25 * 4096);
     assert_eq!(store.writer().1, Opening::Closed);
     store.export(View::Current, &out).expect("exports");
     disk.resize(usize::try_from(SIZE).expect("small"), 0);
     assert_eq!(fs::read(&out).expect("read"), disk);
-    let small = library.create("small", 4096).expect("made");
+    let small = library.create("small", 4096, &AtRest::Plain).expect("made");
     assert!(matches!(
         small.import(&raw),
         Err(StoreError::TooLarge { .. })
@@ -239,7 +248,7 @@ fn raw_disks_go_in_and_out_with_their_holes() {
 fn a_block_that_was_changed_on_disk_is_never_read() {
     let folder = tempfile::tempdir().expect("a folder");
     let library = library(folder.path());
-    let store = library.create("v", SIZE).expect("made");
+    let store = library.create("v", SIZE, &AtRest::Plain).expect("made");
     let epoch = store.open_writer(Takeover::Refused).expect("opens");
     store.write(epoch, 0, &[1; 8192]).expect("writes");
     let file = folder.path().join("v/0000000001.seg");
@@ -264,7 +273,7 @@ fn a_block_that_was_changed_on_disk_is_never_read() {
 fn a_checkpoint_is_due_by_what_was_written_and_not_by_the_size() {
     let folder = tempfile::tempdir().expect("a folder");
     let library = Library::new(folder.path()).expect("a folder");
-    let store = library.create("v", 4 << 40).expect("made");
+    let store = library.create("v", 4 << 40, &AtRest::Plain).expect("made");
     let epoch = store.open_writer(Takeover::Refused).expect("opens");
     let piece = vec![5; 1 << 20];
     for _ in 0..3 {
@@ -283,7 +292,7 @@ fn a_read_that_may_not_wait_says_that_a_disk_has_to_be_asked() {
     // On a disk: what is in a file system of memory is always there.
     let folder = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).expect("a folder");
     let library = library(folder.path());
-    let store = library.create("v", SIZE).expect("made");
+    let store = library.create("v", SIZE, &AtRest::Plain).expect("made");
     let epoch = store.open_writer(Takeover::Refused).expect("opens");
     store.write(epoch, 0, &vec![6; 100 * 4096]).expect("writes");
     store.flush().expect("flushes");
@@ -312,21 +321,23 @@ fn an_import_that_fails_or_is_cut_off_leaves_nothing() {
     fs::write(cut.join("0000000001.seg"), "half").expect("written");
     let library = library(folder.path());
     assert!(!cut.exists());
-    let none = library.import("d", Path::new("/dev/zero"), None);
+    let none = library.import("d", Path::new("/dev/zero"), None, &AtRest::Plain);
     assert!(matches!(none, Err(StoreError::NoDisk(_))), "{none:?}");
-    let small = library.import("d", &raw, Some(4096));
+    let small = library.import("d", &raw, Some(4096), &AtRest::Plain);
     assert!(
         matches!(small, Err(StoreError::TooLarge { .. })),
         "{small:?}"
     );
     let entries = fs::read_dir(folder.path()).expect("listed").count();
     assert_eq!(entries, 1, "the raw disk alone");
-    library.import("d", &raw, Some(SIZE)).expect("imports");
+    library
+        .import("d", &raw, Some(SIZE), &AtRest::Plain)
+        .expect("imports");
     let store = library.open("d").expect("opens");
     let read = content(&store, View::Current);
     assert_eq!((read.len() as u64, read[9_999], read[10_000]), (SIZE, 7, 0));
     assert_eq!(store.writer().1, Opening::Closed);
-    let taken = library.import("d", &raw, None);
+    let taken = library.import("d", &raw, None, &AtRest::Plain);
     assert!(matches!(taken, Err(StoreError::Exists(_))), "{taken:?}");
 }
 
@@ -334,7 +345,7 @@ fn an_import_that_fails_or_is_cut_off_leaves_nothing() {
 fn a_volume_that_is_damaged_can_be_removed() {
     let folder = tempfile::tempdir().expect("a folder");
     let first = library(folder.path());
-    drop(first.create("v", SIZE).expect("made"));
+    drop(first.create("v", SIZE, &AtRest::Plain).expect("made"));
     drop(first);
     for entry in fs::read_dir(folder.path().join("v")).expect("listed") {
         let path = entry.expect("an entry").path();

@@ -2,7 +2,7 @@
 
 use fastrand::Rng;
 use forkyard_volume::{Epoch, Geometry, Takeover, View};
-use forkyard_volume_store::{Ahead, Library, Patience, Scratch, Store, StoreError, relay};
+use forkyard_volume_store::{Ahead, AtRest, Library, Patience, Scratch, Store, StoreError, relay};
 use std::{io::Cursor, path::Path, sync::Arc};
 
 const SIZE: u64 = 700 * 4096;
@@ -10,6 +10,14 @@ const SIZE: u64 = 700 * 4096;
 fn library(folder: &Path) -> Library {
     let geometry = Geometry::new(5).expect("32 slots");
     Library::with_geometry(folder, geometry).expect("a folder")
+}
+
+/// Half of the histories are those of encrypted volumes.
+fn at_rest(seed: u64) -> AtRest {
+    match seed % 2 {
+        0 => AtRest::Plain,
+        _ => AtRest::Encrypted { key: None },
+    }
 }
 
 fn content(store: &Store, snapshot: Option<&str>) -> Vec<u8> {
@@ -66,7 +74,8 @@ fn a_volume_goes_there_and_back_by_what_differs_whatever_was_left_of_a_broken_st
         let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
         let libraries = [0, 1].map(|at| library(folders[at].path()));
         let [mut home, mut away] = [0, 1];
-        let store = libraries[home].create("v", SIZE).expect("made");
+        let made = libraries[home].create("v", SIZE, &at_rest(seed));
+        let store = made.expect("made");
         let mut epoch = store.open_writer(Takeover::Refused).expect("opens");
         let mut since: Option<String> = None;
         for round in 0..12 {
@@ -102,7 +111,7 @@ fn a_volume_goes_there_and_back_by_what_differs_whatever_was_left_of_a_broken_st
 fn streams_that_were_changed_are_refused_and_make_no_volume() {
     let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
     let [here, there] = [0, 1].map(|at| library(folders[at].path()));
-    let store = here.create("v", SIZE).expect("made");
+    let store = here.create("v", SIZE, &AtRest::Plain).expect("made");
     let epoch = store.open_writer(Takeover::Refused).expect("opens");
     let mut rng = Rng::with_seed(1);
     scribble(&mut rng, &store, epoch);
@@ -129,7 +138,7 @@ fn streams_that_were_changed_are_refused_and_make_no_volume() {
             .expect_err(wrong);
     }
     // Of another volume, over what is not there, twice, over a writer.
-    there.create("v", SIZE).expect("made");
+    there.create("v", SIZE, &AtRest::Plain).expect("made");
     let refused = received(&there, None, &stream).expect_err("another");
     assert!(matches!(refused, StoreError::OtherVolume(_)), "{refused}");
     there.remove("v").expect("removed");
@@ -173,7 +182,7 @@ impl std::io::Read for HeldUp<'_> {
 fn a_volume_that_is_removed_while_it_comes_never_is() {
     let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
     let [here, there] = [0, 1].map(|at| library(folders[at].path()));
-    let store = here.create("v", SIZE).expect("made");
+    let store = here.create("v", SIZE, &AtRest::Plain).expect("made");
     let epoch = store.open_writer(Takeover::Refused).expect("opens");
     store.write(epoch, 0, &[7; 9000]).expect("written");
     store.snapshot("s").expect("kept");

@@ -1,9 +1,8 @@
 //! Changes on their way into the log.
 
 use crate::{
-    Refusal, SLOT_BYTES,
+    Refusal,
     record::{BlockData, MOST_RANGES, Record, Stamp},
-    segment::seed,
     units::{BlockNo, Blocks, Epoch, Lsn, SnapshotId, Version},
     volume::{Opening, Position, Takeover, Volume},
 };
@@ -130,7 +129,7 @@ impl<'a> Batch<'a> {
 
     /// Number of records that fit in still.
     pub fn room(&self) -> usize {
-        let slots = self.volume.geometry.slots();
+        let slots = self.volume.geometry().slots();
         let next = self.volume.log.position.map_or(slots, |it| it.next.0);
         let free = usize::try_from(slots - next).unwrap_or(0);
         if self.alone {
@@ -275,9 +274,9 @@ impl<'a> Batch<'a> {
             lsn: Lsn(log.next.0 + self.records.len() as u64),
             flushed: log.flushed,
         };
-        self.bytes.reserve(SLOT_BYTES);
-        let seed = seed(self.volume.id, position.sequence);
-        record.encode(stamp, seed, data, &mut self.bytes);
+        let (slots, sequence) = (&self.volume.slots, position.sequence);
+        self.bytes.reserve(slots.geometry().slot_bytes());
+        record.encode(stamp, (slots, sequence), data, &mut self.bytes)?;
         self.records.push((stamp, record));
         Ok(())
     }

@@ -6,6 +6,7 @@ use crate::{
     Damage,
     codec::{Fields, checksum, count, put_text},
     map::{CHUNK_BYTES, Chunk, Map},
+    slot::Slots,
     units::{Blocks, Epoch, Geometry, Lsn, Place, Sequence, SlotIndex, SnapshotId, VolumeId},
     volume::{Disk, Log, Opening, Position, Snapshot, Volume},
 };
@@ -48,10 +49,10 @@ impl Volume {
     /// Every record so far must be durable before it takes the former one's place.
     pub fn checkpoint(&self, without: &[Place]) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
-        out.extend_from_slice(&self.id.0);
+        out.extend_from_slice(&self.id().0);
         let (disk, log) = (&self.disk, &self.log);
         let open = u8::from(disk.opening == Opening::Open);
-        out.extend_from_slice(&[self.geometry.bits(), open]);
+        out.extend_from_slice(&[self.geometry().code(), open]);
         out.extend_from_slice(&disk.epoch.0.to_le_bytes());
         out.extend_from_slice(&disk.last_snapshot.to_le_bytes());
         out.extend_from_slice(&disk.last_version.to_le_bytes());
@@ -106,7 +107,7 @@ impl Volume {
 fn read(fields: &mut Fields<'_>) -> Option<Volume> {
     fields.bytes(MAGIC.len())?;
     let id = VolumeId(fields.array()?);
-    let geometry = Geometry::new(fields.u8()?)?;
+    let geometry = Geometry::of_code(fields.u8()?)?;
     let opening = match fields.u8()? {
         0 => Opening::Closed,
         _ => Opening::Open,
@@ -154,8 +155,7 @@ fn read(fields: &mut Fields<'_>) -> Option<Volume> {
         position,
     };
     fields.0.is_empty().then_some(Volume {
-        id,
-        geometry,
+        slots: Slots::new(id, geometry),
         disk,
         log,
     })

@@ -57,7 +57,7 @@ pub struct Victim {
 /// Plans a compaction. The segment being written is left alone.
 pub fn plan(volume: &Volume, policy: Policy) -> Plan {
     let live = live_slots(volume);
-    let slots = u64::from(volume.geometry.slots());
+    let slots = u64::from(volume.geometry().slots());
     let current = volume.log.position.map(|it| it.place);
     let sealed = volume.segments().filter(|it| Some(it.0) != current);
     let mut victims: Vec<_> = sealed
@@ -73,7 +73,7 @@ pub fn plan(volume: &Volume, policy: Policy) -> Plan {
     let dead = whole - needed.min(whole);
     let worth = dead * 100 >= whole * u64::from(policy.dead_percent);
     let empty = victims.iter().take_while(|it| it.live.is_empty()).count();
-    let fullest = volume.geometry.slots() / 4 * 3;
+    let fullest = volume.geometry().slots() / 4 * 3;
     let partly = victims[empty..]
         .iter()
         .take_while(|it| it.live.len() as u64 <= u64::from(fullest))
@@ -97,7 +97,7 @@ fn live_slots(volume: &Volume) -> BTreeMap<Place, Vec<SlotIndex>> {
     found.dedup();
     let mut live: BTreeMap<_, Vec<_>> = BTreeMap::new();
     for slot in found {
-        let (place, index) = volume.geometry.split(slot);
+        let (place, index) = volume.geometry().split(slot);
         live.entry(place).or_default().push(index);
     }
     live

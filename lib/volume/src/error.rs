@@ -51,6 +51,9 @@ pub enum Refusal {
     /// No slots are left.
     #[error("log has no room for another segment (remove snapshots, then compact)")]
     LogFull,
+    /// The blocks are encrypted, and the key is not known.
+    #[error("volume is encrypted, and its key is not known (open it with the key)")]
+    Locked,
     /// Versions or epochs are used up.
     #[error("volume has used up its {0} (export it into a new one)")]
     Exhausted(&'static str),

@@ -16,6 +16,7 @@
 //!
 //! - [`Volume`]: what has been written, the permitted writer, and what the next record looks like.
 //! - [`Recovery`]: a volume from a checkpoint and the log behind it.
+//! - [`Cipher`]: of a volume whose blocks are encrypted.
 //! - [`plan`]: segments worth emptying.
 //!
 //! Does no I/O and reads no clock. The caller appends in order, one batch after the other, and
@@ -29,7 +30,9 @@ mod error;
 mod map;
 mod record;
 mod recovery;
+mod seal;
 mod segment;
+mod slot;
 mod units;
 mod volume;
 
@@ -37,9 +40,11 @@ pub use batch::{Batch, Change, Range, Staged};
 pub use compaction::{Plan, Policy, Victim, plan};
 pub use error::{Damage, Refusal};
 pub use map::{Content, Entry, Map};
-pub use record::{BlockData, SLOT_BYTES, read_slot, slot_block};
+pub use record::BlockData;
 pub use recovery::{Recovered, Recovery, Tail, Wanted};
+pub use seal::{Cipher, KEY_BYTES};
 pub use segment::{SEGMENT_HEADER, SegmentHeader};
+pub use slot::Slots;
 pub use units::{
     BLOCK_BYTES, BlockNo, Blocks, Epoch, Geometry, Lsn, Place, Sequence, Slot, SlotIndex,
     SnapshotId, Version, VolumeId,

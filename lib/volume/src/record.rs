@@ -4,24 +4,29 @@
 //! 0     magic, kind      8  block     24  record number      40  payload     4136  checksum
 //! 4     epoch           16  version   32  flushed up to                      4144
 //! ```
+//!
+//! Of a volume whose blocks are encrypted, the payload of a block is its sealed content, and
+//! 16 bytes of tag stand before the checksum. Other records are not sealed.
 
 use crate::{
-    Damage,
+    Refusal,
     codec::{Fields, checksum, count, put_text},
     segment::seed,
-    units::{
-        BLOCK_BYTES, BlockNo, Blocks, Epoch, Lsn, Place, Sequence, SlotIndex, SnapshotId, Version,
-        VolumeId,
-    },
+    slot::Slots,
+    units::{BLOCK_BYTES, BlockNo, Blocks, Epoch, Lsn, Sequence, SnapshotId, Version},
 };
 
 /// Content of a block.
 pub type BlockData = [u8; BLOCK_BYTES];
 
-const HEADER: usize = 40;
-const END: usize = HEADER + BLOCK_BYTES;
-/// Bytes of a slot.
-pub const SLOT_BYTES: usize = END + 8;
+/// Bytes before the payload.
+pub(crate) const HEADER: usize = 40;
+/// Bytes up to the payload's end.
+pub(crate) const END: usize = HEADER + BLOCK_BYTES;
+/// Bytes of a checksum.
+pub(crate) const SUM: usize = 8;
+/// Bytes of a slot of a volume that is not encrypted.
+pub(crate) const PLAIN_SLOT_BYTES: usize = END + SUM;
 const MAGIC: u16 = 0x5956;
 /// Ranges that one record holds.
 pub(crate) const MOST_RANGES: usize = 256;
@@ -92,8 +97,15 @@ impl Record {
         }
     }
 
-    /// Appends a slot. `data` is the content of a written or moved block.
-    pub fn encode(&self, stamp: Stamp, seed: u64, data: Option<&BlockData>, out: &mut Vec<u8>) {
+    /// Appends a slot of a segment. `data` is the content of a written or moved block. Refused,
+    /// and nothing appended, if that is to be encrypted and the cipher is not known.
+    pub fn encode(
+        &self,
+        stamp: Stamp,
+        (slots, sequence): (&Slots, Sequence),
+        data: Option<&BlockData>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), Refusal> {
         let start = out.len();
         let (block, version) = self.numbers();
         out.extend_from_slice(&MAGIC.to_le_bytes());
@@ -123,14 +135,26 @@ impl Record {
             ) => {}
         }
         out.resize(start + END, 0);
-        let sum = checksum(seed, &out[start..]);
+        match slots.seal(self, &mut out[start + HEADER..]) {
+            Ok(Some(tag)) => out.extend_from_slice(&tag),
+            Ok(None) => {}
+            Err(refusal) => {
+                out.truncate(start);
+                return Err(refusal);
+            }
+        }
+        // Records without content have no tag.
+        out.resize(start + slots.geometry().slot_bytes() - SUM, 0);
+        let sum = checksum(seed(slots.volume(), sequence), &out[start..]);
         out.extend_from_slice(&sum);
+        Ok(())
     }
 
     /// Reads a slot; `None` if it is torn, changed, or of another segment.
-    pub fn decode(bytes: &[u8], seed: u64) -> Option<(Stamp, Self)> {
-        let bytes = bytes.first_chunk::<SLOT_BYTES>()?;
-        if checksum(seed, &bytes[..END]) != bytes[END..] {
+    pub fn decode(bytes: &[u8], slots: &Slots, sequence: Sequence) -> Option<(Stamp, Self)> {
+        let bytes = bytes.get(..slots.geometry().slot_bytes())?;
+        let (covered, sum) = bytes.split_last_chunk::<SUM>()?;
+        if checksum(seed(slots.volume(), sequence), covered) != *sum {
             return None;
         }
         let mut fields = Fields(&bytes[..END]);
@@ -185,51 +209,4 @@ impl Record {
         };
         Some((stamp, record))
     }
-}
-
-/// Checks that a slot holds a version of a block, and returns the content.
-///
-/// `at` is where the slot is, for the error alone.
-pub fn read_slot(
-    bytes: &[u8],
-    volume: VolumeId,
-    sequence: Sequence,
-    at: (Place, SlotIndex),
-    expected: (BlockNo, Version),
-) -> Result<&BlockData, Damage> {
-    let (block, version) = expected;
-    let fits = || {
-        let bytes = bytes.first_chunk::<SLOT_BYTES>()?;
-        let (covered, sum) = bytes.split_at(END);
-        let numbers = [block.0.to_le_bytes(), version.number().to_le_bytes()];
-        let content = matches!(covered[2], 1 | 2);
-        let same = content && covered[8..24] == *numbers.as_flattened();
-        let whole = same && checksum(seed(volume, sequence), covered) == *sum;
-        covered[HEADER..].first_chunk().filter(|_| whole)
-    };
-    fits().ok_or(Damage::Block {
-        block,
-        place: at.0,
-        index: at.1,
-    })
-}
-
-/// Checks that a slot holds a block, and returns which, and the content. For readers of the
-/// log and not a block of it.
-pub fn slot_block(
-    bytes: &[u8],
-    volume: VolumeId,
-    sequence: Sequence,
-    at: (Place, SlotIndex),
-) -> Result<(BlockNo, Version, &BlockData), Damage> {
-    let mut fields = Fields(bytes.get(8..24).unwrap_or_default());
-    let block = BlockNo(fields.u64().unwrap_or(0));
-    let version = fields.u64().and_then(Version::new);
-    let version = version.ok_or(Damage::Block {
-        block,
-        place: at.0,
-        index: at.1,
-    })?;
-    let data = read_slot(bytes, volume, sequence, at, (block, version))?;
-    Ok((block, version, data))
 }

@@ -14,7 +14,7 @@
 use crate::{
     Damage,
     record::Record,
-    segment::{SegmentHeader, seed},
+    segment::SegmentHeader,
     units::{Lsn, Sequence, SlotIndex},
     volume::{Position, Volume},
 };
@@ -100,7 +100,7 @@ impl Recovery {
     pub fn segment(&mut self, sequence: Sequence, bytes: &[u8]) -> Result<(), Damage> {
         self.reading = Some(sequence);
         let header = SegmentHeader::decode(bytes)
-            .filter(|it| it.volume == self.volume.id && it.sequence == sequence);
+            .filter(|it| it.volume == self.volume.id() && it.sequence == sequence);
         let known = self.volume.log.position;
         if let Some(at) = known.filter(|at| at.sequence == sequence) {
             // Its blocks are in the checkpoint.
@@ -110,7 +110,7 @@ impl Recovery {
         if self.cut.is_some() {
             return Ok(());
         }
-        let full = known.is_none_or(|at| at.next.0 == self.volume.geometry.slots());
+        let full = known.is_none_or(|at| at.next.0 == self.volume.geometry().slots());
         let next = full
             && sequence.0 == known.map_or(0, |at| at.sequence.0) + 1
             && header.is_some_and(|it| it.first == self.volume.log.next);
@@ -133,7 +133,7 @@ impl Recovery {
         let Some(sequence) = self.reading else {
             return Ok(());
         };
-        let read = Record::decode(bytes, seed(self.volume.id, sequence));
+        let read = Record::decode(bytes, &self.volume.slots, sequence);
         match (self.cut, read) {
             (None, None) => self.cut(sequence),
             (None, Some((stamp, record))) => self.volume.apply(stamp, record)?,

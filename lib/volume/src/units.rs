@@ -1,5 +1,6 @@
 //! Ids and units.
 
+use crate::{record::PLAIN_SLOT_BYTES, seal::TAG_BYTES, segment::SEGMENT_HEADER};
 use std::fmt;
 
 /// Bytes of a block.
@@ -52,9 +53,12 @@ pub struct Slot(pub(crate) u32);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SnapshotId(pub u32);
 
-/// Number of slots in a segment: a power of two.
+/// Layout of segments: the number of slots, a power of two, and their length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Geometry(u8);
+
+/// Bit of a geometry whose slots have room for a tag.
+const SEALED: u8 = 0x80;
 
 impl Version {
     /// Greatest version.
@@ -102,28 +106,62 @@ impl Geometry {
         (1..=20).contains(&bits).then_some(Self(bits))
     }
 
-    pub(crate) fn bits(self) -> u8 {
+    /// Geometry of a volume whose blocks are encrypted.
+    #[must_use]
+    pub fn sealed(self) -> Self {
+        Self(self.0 | SEALED)
+    }
+
+    /// True if blocks are encrypted.
+    pub fn is_sealed(self) -> bool {
+        self.0 & SEALED != 0
+    }
+
+    /// Geometry of its code in a checkpoint.
+    pub(crate) fn of_code(code: u8) -> Option<Self> {
+        let plain = Self::new(code & !SEALED)?;
+        Some(Self(plain.0 | code & SEALED))
+    }
+
+    pub(crate) fn code(self) -> u8 {
         self.0
+    }
+
+    fn bits(self) -> u8 {
+        self.0 & !SEALED
     }
 
     /// Slots of a segment.
     pub fn slots(self) -> u32 {
-        1 << self.0
+        1 << self.bits()
+    }
+
+    /// Bytes of a slot.
+    pub fn slot_bytes(self) -> usize {
+        match self.is_sealed() {
+            true => PLAIN_SLOT_BYTES + TAG_BYTES,
+            false => PLAIN_SLOT_BYTES,
+        }
+    }
+
+    /// Offset of a slot in its segment's file, in bytes.
+    pub fn offset(self, index: SlotIndex) -> u64 {
+        SEGMENT_HEADER as u64 + u64::from(index.0) * self.slot_bytes() as u64
     }
 
     /// Places that there are. The last slot's number means zero, so that its place is left out.
     pub(crate) fn places(self) -> u32 {
-        u32::MAX >> self.0
+        u32::MAX >> self.bits()
     }
 
     pub(crate) fn slot(self, place: Place, index: SlotIndex) -> Slot {
-        Slot(place.0 << self.0 | index.0)
+        Slot(place.0 << self.bits() | index.0)
     }
 
     /// Place and index of a slot.
     pub fn split(self, slot: Slot) -> (Place, SlotIndex) {
         let index = slot.0 & (self.slots() - 1);
-        (Place(slot.0 >> self.0), SlotIndex(index))
+        (Place(slot.0 >> self.bits()), SlotIndex(index))
     }
 }
 

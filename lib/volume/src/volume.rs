@@ -5,7 +5,9 @@ use crate::{
     batch::Staged,
     map::{Content, Entry, Map},
     record::{Record, Stamp},
-    segment::{SEGMENT_HEADER, SegmentHeader},
+    seal::Cipher,
+    segment::SegmentHeader,
+    slot::Slots,
     units::{
         BlockNo, Blocks, Epoch, Geometry, Lsn, Place, Sequence, Slot, SlotIndex, SnapshotId,
         Version, VolumeId,
@@ -17,8 +19,7 @@ use std::collections::BTreeMap;
 /// committed here.
 #[derive(Clone, Debug)]
 pub struct Volume {
-    pub(crate) id: VolumeId,
-    pub(crate) geometry: Geometry,
+    pub(crate) slots: Slots,
     pub(crate) disk: Disk,
     pub(crate) log: Log,
 }
@@ -96,8 +97,8 @@ pub enum View {
 
 impl Position {
     /// Offset of the slot in the segment's file, in bytes.
-    pub fn offset(self) -> u64 {
-        SEGMENT_HEADER as u64 + u64::from(self.next.0) * crate::SLOT_BYTES as u64
+    pub fn offset(self, geometry: Geometry) -> u64 {
+        geometry.offset(self.next)
     }
 }
 
@@ -119,8 +120,7 @@ impl Volume {
             position: None,
         };
         Self {
-            id,
-            geometry,
+            slots: Slots::new(id, geometry),
             disk,
             log,
         }
@@ -128,12 +128,22 @@ impl Volume {
 
     /// Identity.
     pub fn id(&self) -> VolumeId {
-        self.id
+        self.slots.volume()
     }
 
     /// Slots of a segment, and how they are numbered.
     pub fn geometry(&self) -> Geometry {
-        self.geometry
+        self.slots.geometry()
+    }
+
+    /// Layout of its slots, and the cipher if it has been told.
+    pub fn slots(&self) -> &Slots {
+        &self.slots
+    }
+
+    /// Tells the cipher of a volume whose blocks are encrypted: they cannot be read or written before.
+    pub fn unlock(&mut self, cipher: Cipher) {
+        self.slots.unlock(cipher);
     }
 
     /// Size.
@@ -215,13 +225,13 @@ impl Volume {
     /// [`Self::begin_segment`].
     pub fn next_segment(&self) -> Result<SegmentHeader, Refusal> {
         let taken = self.log.segments.keys().map(|place| place.0);
-        let free = (0..self.geometry.places())
+        let free = (0..self.geometry().places())
             .zip(taken.map(Some).chain(std::iter::repeat(None)))
             .find(|(place, taken)| Some(*place) != *taken);
         let (place, _) = free.ok_or(Refusal::LogFull)?;
         let last = self.log.position.map_or(0, |it| it.sequence.0);
         Ok(SegmentHeader {
-            volume: self.id,
+            volume: self.id(),
             place: Place(place),
             sequence: Sequence(last + 1),
             first: self.log.next,
@@ -273,7 +283,7 @@ impl Volume {
         if stamp.lsn != self.log.next {
             return Err(contradiction("it is not the next record"));
         }
-        let slot = self.geometry.slot(position.place, position.next);
+        let slot = self.slots.geometry().slot(position.place, position.next);
         self.disk
             .apply(stamp.epoch, record, slot)
             .map_err(contradiction)?;

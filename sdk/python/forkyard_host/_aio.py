@@ -136,13 +136,42 @@ class AsyncForkyard:
         """Remove an image that no VM is of."""
         await self._end.ask(_calls.remove_image(name))
 
-    async def create_volume(self, name: str, size: int | None = None, *, image: str | None = None) -> dict[str, Any]:
+    async def create_volume(
+        self, name: str, size: int | None = None, *, image: str | None = None, encrypted: bool = False, key_file: str | None = None
+    ) -> dict[str, Any]:
         """Make a volume; see Forkyard.create_volume."""
-        return dict(await self._end.ask(_calls.create_volume(name, size, image)))
+        return dict(await self._end.ask(_calls.create_volume(name, size, image, encrypted, key_file)))
 
     async def snapshot_volume(self, name: str, snapshot: str) -> dict[str, Any]:
         """Keep a volume as it is, also while a VM writes it."""
         return dict(await self._end.ask(_calls.snapshot_volume(name, snapshot)))
+
+    async def volume_why(self, name: str, block: int) -> dict[str, Any]:
+        """Why a block was sent, or was not; see Forkyard.volume_why."""
+        return dict(await self._end.ask(_calls.volume_why(name, block)))
+
+    async def tune_volume(self, name: str, *, k: float | None = None, s: float | None = None) -> dict[str, Any]:
+        """Change the law by which blocks are sent ahead; see Forkyard.tune_volume."""
+        return dict(await self._end.ask(_calls.tune_volume(name, k, s)))
+
+    async def mirror_volume(self, name: str, *hosts: str, away: str = "wait") -> dict[str, Any]:
+        """Have hosts hold every flush of a volume; see Forkyard.mirror_volume."""
+        return dict(await self._end.ask(_calls.mirror_volume(name, hosts, away)))
+
+    async def promote_volume(self, name: str) -> dict[str, Any]:
+        """Make a copy a volume that is at home here; see Forkyard.promote_volume."""
+        return dict(await self._end.ask(_calls.promote_volume(name)))
+
+    async def links(self) -> list[dict[str, Any]]:
+        """Links to other hosts; see Forkyard.links."""
+        return list(await self._end.ask(_calls.links()))
+
+    async def set_link_budget(
+        self, host: str, *, rate: str | None = None, daily: int | None = None, price: float | None = None, money: float | None = None
+    ) -> dict[str, Any]:
+        """Bound what is sent to a host; see Forkyard.set_link_budget."""
+        budget = {"rate": rate, "daily": daily, "price": price, "money": money}
+        return dict(await self._end.ask(_calls.set_link_budget(host, budget)))
 
     async def remove_volume(self, name: str) -> None:
         """Remove a volume that no VM has, with its snapshots."""

@@ -127,14 +127,47 @@ def volume(name: str) -> Call:
     return Call("GET", of_volume(name))
 
 
-def create_volume(name: str, size: int | None, image: str | None) -> Call:
+def create_volume(name: str, size: int | None, image: str | None, encrypted: bool, key_file: str | None) -> Call:
     """Makes a volume."""
-    return Call("POST", "/v1/volumes", {"name": name, "size": size, "image": image})
+    asked: dict[str, Any] = {"name": name, "size": size, "image": image}
+    if encrypted or key_file is not None:
+        asked |= {"encrypted": encrypted, "key_file": key_file}
+    return Call("POST", "/v1/volumes", asked)
 
 
 def snapshot_volume(name: str, snapshot: str) -> Call:
     """Keeps a volume as it is."""
     return Call("POST", of_volume(name, "snapshots"), {"name": snapshot})
+
+
+def volume_why(name: str, block: int) -> Call:
+    """Tells why a block was sent, or was not."""
+    return Call("GET", of_volume(name, "why") + f"?block={block:d}")
+
+
+def tune_volume(name: str, k: float | None, s: float | None) -> Call:
+    """Changes the law by which blocks are sent ahead."""
+    return Call("POST", of_volume(name, "tune"), {"k": k, "s": s})
+
+
+def mirror_volume(name: str, hosts: Iterable[str], away: str) -> Call:
+    """Says which hosts every flush of a volume waits for."""
+    return Call("POST", of_volume(name, "mirror"), {"hosts": list(hosts), "away": away})
+
+
+def promote_volume(name: str) -> Call:
+    """Makes a copy a volume that is at home here."""
+    return Call("POST", of_volume(name, "promote"))
+
+
+def links() -> Call:
+    """Lists links to other hosts."""
+    return Call("GET", "/v1/links")
+
+
+def set_link_budget(host: str, budget: dict[str, Any]) -> Call:
+    """Changes the budget of a link."""
+    return Call("PUT", f"/v1/links/{quote(host, safe='')}/budget", budget)
 
 
 def remove_volume(name: str) -> Call:

@@ -173,13 +173,43 @@ class Forkyard:
         """Remove an image that no VM is of."""
         self._end.ask(_calls.remove_image(name))
 
-    def create_volume(self, name: str, size: int | None = None, *, image: str | None = None) -> dict[str, Any]:
-        """Make a volume of `size` bytes: of zeroes, or a copy of an image's disk."""
-        return dict(self._end.ask(_calls.create_volume(name, size, image)))
+    def create_volume(
+        self, name: str, size: int | None = None, *, image: str | None = None, encrypted: bool = False, key_file: str | None = None
+    ) -> dict[str, Any]:
+        """Make a volume of `size` bytes: of zeroes, or a copy of an image's disk. Its blocks are encrypted on the host's disk if
+        `encrypted`, with the key in the host's file `key_file`, or one that is made and goes with the volume."""
+        return dict(self._end.ask(_calls.create_volume(name, size, image, encrypted, key_file)))
 
     def snapshot_volume(self, name: str, snapshot: str) -> dict[str, Any]:
         """Keep a volume as it is, also while a VM writes it."""
         return dict(self._end.ask(_calls.snapshot_volume(name, snapshot)))
+
+    def volume_why(self, name: str, block: int) -> dict[str, Any]:
+        """Why a block of 4096 bytes went to other hosts, came from there, or did not: the law applied to it, and its latest transfers."""
+        return dict(self._end.ask(_calls.volume_why(name, block)))
+
+    def tune_volume(self, name: str, *, k: float | None = None, s: float | None = None) -> dict[str, Any]:
+        """Change the law by which blocks are sent ahead, also while a VM writes the volume: K·fr/fw + fr if fr/fw ≥ S."""
+        return dict(self._end.ask(_calls.tune_volume(name, k, s)))
+
+    def mirror_volume(self, name: str, *hosts: str, away: str = "wait") -> dict[str, Any]:
+        """Have these hosts hold every flush of a volume; none of them ends it. `away`: flushes "wait" for a host that is away, or "go-on" without it."""
+        return dict(self._end.ask(_calls.mirror_volume(name, hosts, away)))
+
+    def promote_volume(self, name: str) -> dict[str, Any]:
+        """Make a copy that is held for another host a volume that is at home here; that host is fenced."""
+        return dict(self._end.ask(_calls.promote_volume(name)))
+
+    def links(self) -> list[dict[str, Any]]:
+        """Links to other hosts, with their budgets and what was sent today."""
+        return list(self._end.ask(_calls.links()))
+
+    def set_link_budget(
+        self, host: str, *, rate: str | None = None, daily: int | None = None, price: float | None = None, money: float | None = None
+    ) -> dict[str, Any]:
+        """Bound what is sent to a host of volumes' blocks that nothing waits for: `rate` as 20mbit, `daily` bytes, `money` a day at `price` for 10^9 bytes."""
+        budget = {"rate": rate, "daily": daily, "price": price, "money": money}
+        return dict(self._end.ask(_calls.set_link_budget(host, budget)))
 
     def remove_volume(self, name: str) -> None:
         """Remove a volume that no VM has, with its snapshots."""

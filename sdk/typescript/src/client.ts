@@ -12,6 +12,7 @@ import type {
   SubstrateInspect,
   SubstrateView,
   VolumeView,
+  VolumeWhy,
 } from "./generated.js";
 import type { CallOptions } from "./http.js";
 import { Vm } from "./vm.js";
@@ -155,12 +156,26 @@ export class Forkyard {
     return await call(this.#endpoint, "get", "/v1/volumes/{name}", { path: { name } }, options);
   }
 
-  /** Makes a volume of `size` bytes: of zeroes, or a copy of an image's disk. */
+  /**
+   * Makes a volume of `size` bytes: of zeroes, or a copy of an image's disk. Its blocks are encrypted on the host's disk if
+   * `encrypted`, with the key in the host's file `keyFile`, or one that is made and goes with the volume.
+   */
   async createVolume(
     name: string,
-    options: CallOptions & { size?: number; image?: string } = {},
+    options: CallOptions & {
+      size?: number;
+      image?: string;
+      encrypted?: boolean;
+      keyFile?: string;
+    } = {},
   ): Promise<VolumeView> {
-    const body = { name, size: options.size ?? null, image: options.image ?? null };
+    const body = {
+      name,
+      size: options.size ?? null,
+      image: options.image ?? null,
+      encrypted: options.encrypted ?? false,
+      key_file: options.keyFile ?? null,
+    };
     return await call(this.#endpoint, "post", "/v1/volumes", { body }, options);
   }
 
@@ -168,6 +183,37 @@ export class Forkyard {
   async snapshotVolume(name: string, snapshot: string, options?: CallOptions): Promise<VolumeView> {
     const words = { path: { name }, body: { name: snapshot } };
     return await call(this.#endpoint, "post", "/v1/volumes/{name}/snapshots", words, options);
+  }
+
+  /** Why a block of 4096 bytes went to other hosts, came from there, or did not. */
+  async volumeWhy(name: string, block: number, options?: CallOptions): Promise<VolumeWhy> {
+    const words = { path: { name }, query: { block } };
+    return await call(this.#endpoint, "get", "/v1/volumes/{name}/why", words, options);
+  }
+
+  /** Changes the law by which blocks are sent ahead, also while a VM writes the volume: K·fr/fw + fr if fr/fw ≥ S. */
+  async tuneVolume(
+    name: string,
+    options: CallOptions & { k?: number; s?: number } = {},
+  ): Promise<VolumeView> {
+    const words = { path: { name }, body: { k: options.k ?? null, s: options.s ?? null } };
+    return await call(this.#endpoint, "post", "/v1/volumes/{name}/tune", words, options);
+  }
+
+  /** Has these hosts hold every flush of a volume; none of them ends it. */
+  async mirrorVolume(
+    name: string,
+    hosts: string[],
+    options: CallOptions & { away?: "wait" | "go-on" } = {},
+  ): Promise<VolumeView> {
+    const words = { path: { name }, body: { hosts, away: options.away ?? "wait" } };
+    return await call(this.#endpoint, "post", "/v1/volumes/{name}/mirror", words, options);
+  }
+
+  /** Makes a copy that is held for another host a volume that is at home here; that host is fenced. */
+  async promoteVolume(name: string, options?: CallOptions): Promise<VolumeView> {
+    const words = { path: { name } };
+    return await call(this.#endpoint, "post", "/v1/volumes/{name}/promote", words, options);
   }
 
   /** Removes a volume that no VM has, with its snapshots. */

@@ -216,6 +216,40 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/links": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the links to other hosts that have a budget, or by which blocks of volumes were sent today. */
+        get: operations["list_links"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/links/{host}/budget": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        /** Change the budget of the link to a host, for blocks of volumes that nothing waits for. From now on. */
+        put: operations["set_link_budget"];
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/nodes": {
         parameters: {
             query?: never;
@@ -420,6 +454,28 @@ export interface paths {
          *     Asked until all of them have; in a cluster, by its nodes alone.
          */
         post: operations["ticket"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/peer/volumes/{volume}/hold": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Hold a copy of a volume of the host that asks, flush by flush.
+         * @description The request has `Connection: Upgrade` and `Upgrade: tcp`. After the answer, 101, the connection
+         *     carries snapshots one way, and which of them are durable here the other way. In a cluster its nodes
+         *     alone may ask.
+         */
+        get: operations["hold_volume"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -1524,6 +1580,40 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/volumes/{name}/mirror": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Say which other hosts every flush of a volume waits for. */
+        post: operations["mirror_volume"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/volumes/{name}/promote": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Make a copy that is held for another host a volume that is at home here. That host is fenced. */
+        post: operations["promote_volume"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/volumes/{name}/resize": {
         parameters: {
             query?: never;
@@ -1570,6 +1660,40 @@ export interface paths {
         post?: never;
         /** Remove a snapshot that no VM lies over. */
         delete: operations["remove_volume_snapshot"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/volumes/{name}/tune": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Change the law by which blocks of a volume are sent ahead, also while a VM writes it. */
+        post: operations["tune_volume"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/volumes/{name}/why": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Tell why a block went to other hosts, came from there, or did not. */
+        get: operations["why_volume_block"];
+        put?: never;
+        post?: never;
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -1732,16 +1856,25 @@ export interface components {
         };
         /** @description `POST /v1/volumes`: make a volume. */
         CreateVolume: {
+            /** @description Encrypt its blocks on the host's disk. */
+            encrypted?: boolean;
             /** @description Raw disk that it is a copy of: a file of the host. */
             file?: string | null;
             /** @description Image whose disk it is a copy of; zeroes if absent. */
             image?: string | null;
+            /**
+             * @description File of the host with its key, 64 hexadecimal digits, of mode 0600. A key is made if absent,
+             *     and goes with the volume.
+             */
+            key_file?: string | null;
             /** @description Name of the volume. */
             name: components["schemas"]["VmName"];
             size?: components["schemas"]["ByteCount"] | null;
         };
         /** @description Volume that is to be a data disk of a VM. */
         DataVolume: {
+            /** @description Encrypt the blocks of one that is made. One that is there and not encrypted is refused. */
+            encrypted?: boolean;
             /**
              * @description Name of the volume, and the serial number of the disk in the guest: 20
              *     characters at most.
@@ -2840,6 +2973,39 @@ export interface components {
              */
             ttl_s: number;
         };
+        /**
+         * @description `PUT /v1/links/{host}/budget`: budget of the link to another host, for blocks of volumes that nothing waits
+         *     for. What is waited for is sent at once, and counts.
+         */
+        LinkBudget: {
+            daily?: components["schemas"]["ByteCount"] | null;
+            /**
+             * Format: double
+             * @description Money for a day, in the same currency.
+             */
+            money?: number | null;
+            /**
+             * Format: double
+             * @description Price of 10^9 bytes, in any currency.
+             */
+            price?: number | null;
+            rate?: components["schemas"]["BitRate"] | null;
+        };
+        /** @description Link to another host. */
+        LinkView: {
+            /** @description Budget. */
+            budget: components["schemas"]["LinkBudget"];
+            daily_bytes?: components["schemas"]["ByteCount"] | null;
+            /** @description Host, as it is called here. */
+            host: string;
+            /** @description Bytes of volumes' blocks that were sent today at that host's request. */
+            sent_today: components["schemas"]["ByteCount"];
+            /**
+             * Format: int64
+             * @description Seconds until the day's budget is there again, if it is used up.
+             */
+            waits_s?: number | null;
+        };
         /** @description A VM, and on which node it is. */
         ListedVm: components["schemas"]["VmView"] & {
             /** @description True if that node is lost, and the VM with it for as long. */
@@ -3014,6 +3180,13 @@ export interface components {
              * @description From the request to the end.
              */
             total_us: number;
+        };
+        /** @description `POST /v1/volumes/{name}/mirror`: say which other hosts every flush of a volume waits for. */
+        MirrorVolume: {
+            /** @description Action while one of them is away. */
+            away?: components["schemas"]["WhenMirrorAway"];
+            /** @description Hosts; none ends it. Copies that they have stay there. */
+            hosts?: string[];
         };
         /**
          * @description Rights of a family's VMs beyond talking to each other. Its founder's owner
@@ -3594,6 +3767,8 @@ export interface components {
         };
         /** @description Volume that is to be the root disk of a VM. */
         RootVolume: {
+            /** @description Encrypt the blocks of one that is made. One that is there and not encrypted is refused. */
+            encrypted?: boolean;
             /**
              * @description Name of the volume. One that does not exist is made as a copy of the
              *     image's disk.
@@ -4148,6 +4323,19 @@ export interface components {
          * @enum {string}
          */
         Transport: "tcp" | "udp";
+        /** @description `POST /v1/volumes/{name}/tune`: change the law by which its blocks are sent ahead, also while a VM writes it. */
+        TuneVolume: {
+            /**
+             * Format: double
+             * @description Weight of the ratio of reads to writes; as it is if absent.
+             */
+            k?: number | null;
+            /**
+             * Format: double
+             * @description Least ratio of reads to writes at which a block is worth sending; as it is if absent.
+             */
+            s?: number | null;
+        };
         /** @description `GET /v1/usage`: what every VM has used of the host. */
         Usage: {
             /**
@@ -4452,12 +4640,63 @@ export interface components {
             /** @description Volume. */
             volume: components["schemas"]["VmName"];
         };
+        /**
+         * @description Place of a block's content.
+         * @enum {string}
+         */
+        VolumeHolding: "unwritten" | "zero" | "here" | "elsewhere";
         /** @description Amount of a volume that is at another host. */
         VolumeLacking: {
             /** @description Host, as it calls itself. */
             at: string;
             /** @description Bytes. */
             size: components["schemas"]["ByteCount"];
+        };
+        /** @description Law of propagation, applied to a block. */
+        VolumeLaw: {
+            /**
+             * Format: double
+             * @description Weight of the ratio of reads to writes.
+             */
+            k: number;
+            /**
+             * Format: double
+             * @description Priority; none if it was not touched.
+             */
+            priority?: number | null;
+            /**
+             * Format: int32
+             * @description Reads of the block since counting began; what is long ago counts for less.
+             */
+            reads: number;
+            /**
+             * Format: double
+             * @description Least ratio at which a block is worth sending.
+             */
+            s: number;
+            /** @description All that in words. */
+            words: string;
+            /**
+             * Format: int32
+             * @description Writes of the block, counted likewise.
+             */
+            writes: number;
+        };
+        /** @description Copy of a volume at a host that every flush waits for. */
+        VolumeMirror: {
+            /** @description Action of flushes while it is away. */
+            away: components["schemas"]["WhenMirrorAway"];
+            /**
+             * Format: int64
+             * @description Number of writes that it does not hold.
+             */
+            behind: number;
+            /** @description Host. */
+            host: string;
+            /** @description True if it has promoted its copy: the volume is at home there, and fenced here. */
+            is_promoted: boolean;
+            /** @description True if there is a connection to it. */
+            is_there: boolean;
         };
         /** @description Host that fetches blocks of a volume. */
         VolumeNeed: {
@@ -4475,6 +4714,39 @@ export interface components {
             /** @description Clones and checkpoints that lie over it: it goes with the last of them if a fork made it. */
             vms: components["schemas"]["VmName"][];
         };
+        /** @description Transfer of a block. */
+        VolumeTransfer: {
+            /**
+             * Format: int64
+             * @description Time, in seconds since 1970.
+             */
+            at: number;
+            /** @description Other host, if it is known. */
+            host?: string | null;
+            /** @description True if the block went, or came; false if it was left. */
+            is_sent: boolean;
+            law?: components["schemas"]["VolumeLaw"] | null;
+            /** @description Snapshot that it was part of. */
+            snapshot: string;
+            /** @description Reason. */
+            why: string;
+        };
+        /**
+         * @description Parameters of the law by which blocks of a volume are sent ahead: p = K·fr/fw + fr if fr/fw ≥ S, for a block that
+         *     was read fr times and written fw times.
+         */
+        VolumeTuning: {
+            /**
+             * Format: double
+             * @description Weight of the ratio of reads to writes.
+             */
+            k: number;
+            /**
+             * Format: double
+             * @description Least ratio of reads to writes at which a block is worth sending.
+             */
+            s: number;
+        };
         /** @description A volume. */
         VolumeView: {
             /**
@@ -4482,6 +4754,8 @@ export interface components {
              *     copy shortens the way back, and can be removed.
              */
             at?: string | null;
+            /** @description True if its blocks are encrypted on the host's disk. */
+            encrypted?: boolean;
             /**
              * Format: int32
              * @description Number of its last writer: each one that began counts one more.
@@ -4489,11 +4763,16 @@ export interface components {
             epoch: number;
             /** @description Reason why it cannot be opened; then nothing else is known of it. It can be removed. */
             failure?: string | null;
+            /** @description File of the host with its key. */
+            key_file?: string | null;
             /**
              * @description Amounts of it that are at other hosts still, and are fetched from there: because they are read,
              *     or by and by. Empty once all of it is here.
              */
             lacking?: components["schemas"]["VolumeLacking"][];
+            law?: components["schemas"]["VolumeTuning"] | null;
+            /** @description Other hosts that every flush waits for, and what they hold. */
+            mirrors?: components["schemas"]["VolumeMirror"][];
             /** @description Name of the volume. */
             name: components["schemas"]["VmName"];
             /** @description Hosts that fetch blocks of it from here. It cannot be removed until they have all. */
@@ -4506,11 +4785,41 @@ export interface components {
             stored: components["schemas"]["ByteCount"];
             vm?: components["schemas"]["VmName"] | null;
         };
+        /** @description `GET /v1/volumes/{name}/why`: reasons for which a block went to other hosts, came from there, or did not. */
+        VolumeWhy: {
+            /**
+             * Format: int64
+             * @description Block, of 4096 bytes.
+             */
+            block: number;
+            /** @description Place of its content. */
+            holding: components["schemas"]["VolumeHolding"];
+            /** @description Hosts that it may be fetched from, or by. */
+            hosts: string[];
+            /** @description True if older transfers, or parts of them, are not kept. */
+            is_cut: boolean;
+            /** @description Law, applied to the counts of now. */
+            law: components["schemas"]["VolumeLaw"];
+            /** @description Offset of the block. */
+            offset: components["schemas"]["ByteCount"];
+            /** @description Transfers of it, the newest first. Those before the volume's server began are not known. */
+            transfers: components["schemas"]["VolumeTransfer"][];
+            /**
+             * Format: int64
+             * @description Number of its last write here; none if it was never written.
+             */
+            version?: number | null;
+        };
         /**
          * @description Right of a family's VMs to open connections to the outside.
          * @enum {string}
          */
         WayOut: "none" | "nat";
+        /**
+         * @description Action of flushes while a host that is to hold a copy is away.
+         * @enum {string}
+         */
+        WhenMirrorAway: "wait" | "go-on";
         /** @description Characters that fit on a terminal. */
         WindowSize: {
             /**
@@ -4619,6 +4928,8 @@ export type Lagged = components['schemas']['Lagged'];
 export type Landed = components['schemas']['Landed'];
 export type Leftover = components['schemas']['Leftover'];
 export type Lifetime = components['schemas']['Lifetime'];
+export type LinkBudget = components['schemas']['LinkBudget'];
+export type LinkView = components['schemas']['LinkView'];
 export type ListedVm = components['schemas']['ListedVm'];
 export type Mac = components['schemas']['Mac'];
 export type Member = components['schemas']['Member'];
@@ -4628,6 +4939,7 @@ export type MigrationOver = components['schemas']['MigrationOver'];
 export type MigrationPhase = components['schemas']['MigrationPhase'];
 export type MigrationReached = components['schemas']['MigrationReached'];
 export type MigrationReport = components['schemas']['MigrationReport'];
+export type MirrorVolume = components['schemas']['MirrorVolume'];
 export type NetworkPolicy = components['schemas']['NetworkPolicy'];
 export type NewsSecret = components['schemas']['NewsSecret'];
 export type NodeChanged = components['schemas']['NodeChanged'];
@@ -4720,6 +5032,7 @@ export type TokenSecret = components['schemas']['TokenSecret'];
 export type TokenView = components['schemas']['TokenView'];
 export type TransferOver = components['schemas']['TransferOver'];
 export type Transport = components['schemas']['Transport'];
+export type TuneVolume = components['schemas']['TuneVolume'];
 export type Usage = components['schemas']['Usage'];
 export type VcpuSched = components['schemas']['VcpuSched'];
 export type VmChanged = components['schemas']['VmChanged'];
@@ -4735,11 +5048,18 @@ export type VmState = components['schemas']['VmState'];
 export type VmUsage = components['schemas']['VmUsage'];
 export type VmView = components['schemas']['VmView'];
 export type VolumeAt = components['schemas']['VolumeAt'];
+export type VolumeHolding = components['schemas']['VolumeHolding'];
 export type VolumeLacking = components['schemas']['VolumeLacking'];
+export type VolumeLaw = components['schemas']['VolumeLaw'];
+export type VolumeMirror = components['schemas']['VolumeMirror'];
 export type VolumeNeed = components['schemas']['VolumeNeed'];
 export type VolumeSnapshot = components['schemas']['VolumeSnapshot'];
+export type VolumeTransfer = components['schemas']['VolumeTransfer'];
+export type VolumeTuning = components['schemas']['VolumeTuning'];
 export type VolumeView = components['schemas']['VolumeView'];
+export type VolumeWhy = components['schemas']['VolumeWhy'];
 export type WayOut = components['schemas']['WayOut'];
+export type WhenMirrorAway = components['schemas']['WhenMirrorAway'];
 export type WindowSize = components['schemas']['WindowSize'];
 export type $defs = Record<string, never>;
 export interface operations {
@@ -5132,6 +5452,53 @@ export interface operations {
             };
         };
     };
+    list_links: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The links */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LinkView"][];
+                };
+            };
+        };
+    };
+    set_link_budget: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The host, as it is called here */
+                host: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["LinkBudget"];
+            };
+        };
+        responses: {
+            /** @description The link */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["LinkView"];
+                };
+            };
+        };
+    };
     list_nodes: {
         parameters: {
             query?: never;
@@ -5414,6 +5781,32 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["PeerTicketResponse"];
                 };
+            };
+        };
+    };
+    hold_volume: {
+        parameters: {
+            query: {
+                /** @description Host where it is at home, as it calls itself. */
+                from: string;
+                /** @description Identity of the volume. */
+                id: string;
+            };
+            header?: never;
+            path: {
+                /** @description Name of the volume */
+                volume: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Connected */
+            101: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
         };
     };
@@ -7392,6 +7785,56 @@ export interface operations {
             };
         };
     };
+    mirror_volume: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the volume */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MirrorVolume"];
+            };
+        };
+        responses: {
+            /** @description The volume; copies are on their way */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VolumeView"];
+                };
+            };
+        };
+    };
+    promote_volume: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the volume */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The volume, as it was at the last flush that this host held */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VolumeView"];
+                };
+            };
+        };
+    };
     resize_volume: {
         parameters: {
             query?: never;
@@ -7467,6 +7910,59 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["VolumeView"];
+                };
+            };
+        };
+    };
+    tune_volume: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the volume */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TuneVolume"];
+            };
+        };
+        responses: {
+            /** @description The volume */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VolumeView"];
+                };
+            };
+        };
+    };
+    why_volume_block: {
+        parameters: {
+            query: {
+                /** @description Number of the block, of 4096 bytes */
+                block: number;
+            };
+            header?: never;
+            path: {
+                /** @description Name of the volume */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The law applied to it now, and its latest transfers */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VolumeWhy"];
                 };
             };
         };

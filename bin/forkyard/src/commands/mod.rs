@@ -14,6 +14,7 @@ mod image_build;
 pub mod images;
 pub mod independence;
 pub mod lifetime;
+pub mod link;
 mod logs;
 mod mcp;
 mod migrate;
@@ -116,6 +117,7 @@ pub async fn run(args: Args) -> anyhow::Result<ExitCode> {
         Command::Ticket(ticket) => ticket::ticket(&client, format, ticket).await,
         Command::Substrate(command) => substrate::substrate(&client, format, command).await,
         Command::Volume(command) => volume::volume(&client, format, command).await,
+        Command::Link(command) => link::link(&client, format, command).await,
         Command::Share(wanted) => share::share(&client, format, wanted).await,
         Command::Token(token) => token::token(&client, format, token).await,
         Command::Friendly(wanted) => friendly::friendly(&client, format, &wanted).await,

@@ -1,12 +1,15 @@
 //! `volume`: disks that outlive the VMs that write them.
 
+mod show;
+mod why;
+
 use super::removal::remove;
 use crate::{args::Format, output};
 use clap::Subcommand;
 use forkyard_api_client::{Client, escaped};
 use forkyard_types::{
-    ByteCount, CreateVolume, DataVolume, ExportVolume, ResizeVolume, RootVolume, SnapshotVolume,
-    VmName, VolumeLacking, VolumeNeed, VolumeView,
+    ByteCount, CreateVolume, DataVolume, ExportVolume, MirrorVolume, ResizeVolume, RootVolume,
+    SnapshotVolume, TuneVolume, VmName, VolumeView, VolumeWhy, WhenMirrorAway,
 };
 use hyper::Method;
 use std::{path::PathBuf, process::ExitCode};
@@ -16,7 +19,7 @@ use std::{path::PathBuf, process::ExitCode};
 pub enum Volume {
     /// Make a volume: of zeroes, or a copy of an image's disk.
     #[command(
-        after_help = "Examples:\n  forkyard volume create data 10G\n  forkyard volume create web 4G --image debian"
+        after_help = "Examples:\n  forkyard volume create data 10G\n  forkyard volume create web 4G --image debian\n  forkyard volume create pg 10G --encrypted"
     )]
     Create {
         /// Name of the volume.
@@ -27,6 +30,8 @@ pub enum Volume {
         /// Image whose disk it is a copy of. It is built if it has not been yet.
         #[arg(long)]
         image: Option<String>,
+        #[command(flatten)]
+        encryption: Encryption,
     },
     /// List the volumes.
     #[command(after_help = "Example: forkyard volume ls -o json")]
@@ -59,6 +64,56 @@ pub enum Volume {
         #[arg(value_parser = size)]
         size: ByteCount,
     },
+    /// Tell why a block went to other hosts, came from there, or did not.
+    #[command(
+        after_help = "Examples:\n  forkyard volume why web 1200\n  forkyard volume why web --offset 4M -o json"
+    )]
+    Why {
+        /// Name of the volume.
+        name: VmName,
+        /// Number of the block, of 4096 bytes.
+        #[arg(required_unless_present = "offset")]
+        block: Option<u64>,
+        /// Offset of a byte in it instead: bytes, or a number with K, M, G or T.
+        #[arg(long, value_parser = size, conflicts_with = "block")]
+        offset: Option<ByteCount>,
+    },
+    /// Change the law by which blocks are sent ahead, also while a VM writes the volume: a block that was
+    /// read fr times and written fw times has the priority K*fr/fw + fr if fr/fw >= S, and none otherwise.
+    #[command(after_help = "Example: forkyard volume tune web --k 1000 --s 0.5")]
+    Tune {
+        /// Name of the volume.
+        name: VmName,
+        /// Weight of the ratio of reads to writes; 1000 at first.
+        #[arg(long)]
+        k: Option<f64>,
+        /// Least ratio of reads to writes; 1 at first.
+        #[arg(long)]
+        s: Option<f64>,
+    },
+    /// Have other hosts hold every flush of a volume: a flush of the guest is answered once it is on their
+    /// disks, too. Without hosts: not any more.
+    #[command(
+        after_help = "Examples:\n  forkyard volume mirror pg h1\n  forkyard volume mirror pg h1 h2 --away go-on\n  forkyard volume mirror pg"
+    )]
+    Mirror {
+        /// Name of the volume.
+        name: VmName,
+        /// Hosts.
+        hosts: Vec<String>,
+        /// Flushes while one of them is away: `wait` for it, or `go-on` without it.
+        #[arg(long, default_value = "wait", value_parser = away)]
+        away: WhenMirrorAway,
+    },
+    /// Make a copy that this host holds for another one a volume that is at home here, as it was at the last
+    /// flush that is held here. The other host is fenced: its writer writes nothing any more once it hears of it.
+    #[command(
+        after_help = "Example, where h0 is lost:\n  forkyard volume promote pg && forkyard run debian --data pg"
+    )]
+    Promote {
+        /// Name of the volume.
+        name: VmName,
+    },
     /// Make a volume of a raw disk, a file of the host.
     #[command(
         after_help = "Example: forkyard volume import web disk.img\nOf another kind: qemu-img convert -O raw disk.qcow2 disk.img"
@@ -68,6 +123,8 @@ pub enum Volume {
         name: VmName,
         /// File.
         file: PathBuf,
+        #[command(flatten)]
+        encryption: Encryption,
     },
     /// Copy a volume that no VM writes, or a snapshot of any, into a new raw disk.
     #[command(after_help = "Example: forkyard volume export web disk.img --snapshot monday")]
@@ -89,21 +146,43 @@ pub enum Volume {
     },
 }
 
+/// Encryption of a new volume.
+#[derive(Debug, clap::Args)]
+pub struct Encryption {
+    /// Encrypt its blocks on the host's disk. What is exported is not.
+    #[arg(long)]
+    encrypted: bool,
+    /// File of the host with its key, 64 hexadecimal digits, of mode 0600. A key is made if absent,
+    /// and goes with the volume.
+    #[arg(long, value_name = "FILE", requires = "encrypted")]
+    key_file: Option<PathBuf>,
+}
+
+impl Encryption {
+    fn of(self, request: CreateVolume) -> std::io::Result<CreateVolume> {
+        Ok(CreateVolume {
+            encrypted: self.encrypted,
+            key_file: self.key_file.map(std::path::absolute).transpose()?,
+            ..request
+        })
+    }
+}
+
 /// Volumes that are disks of a VM.
 #[derive(Debug, clap::Args)]
 pub struct Disks {
     /// Volume that is its root disk. One that does not exist is made as a copy of the image's disk,
-    /// of the size that is said.
-    #[arg(long, value_name = "NAME[:SIZE]", value_parser = root_volume, conflicts_with_all = ["node", "spread"])]
+    /// of the size that is said; with `encrypted`, its blocks are encrypted on the host's disk.
+    #[arg(long, value_name = "NAME[:SIZE][:encrypted]", value_parser = root_volume, conflicts_with_all = ["node", "spread"])]
     pub volume: Option<RootVolume>,
     /// Volume that is a disk of it beside that, /dev/disk/by-id/virtio-NAME; may be repeated. With a
     /// size it is made if there is none; with `ro`, or of a snapshot, any number of VMs may read it.
-    #[arg(long, value_name = "NAME[@SNAPSHOT][:SIZE][:ro]", value_parser = data_volume, conflicts_with_all = ["node", "spread"])]
+    #[arg(long, value_name = "NAME[@SNAPSHOT][:SIZE][:ro][:encrypted]", value_parser = data_volume, conflicts_with_all = ["node", "spread"])]
     pub data: Vec<DataVolume>,
 }
 
 /// Reads a size.
-fn size(text: &str) -> Result<ByteCount, String> {
+pub fn size(text: &str) -> Result<ByteCount, String> {
     let digits = text.trim_end_matches(|it: char| it.is_ascii_alphabetic());
     let shift = match &text[digits.len()..] {
         "" => 0,
@@ -120,17 +199,35 @@ fn size(text: &str) -> Result<ByteCount, String> {
         .ok_or_else(|| format!("{text} is too large"))
 }
 
-/// Reads the volume that a VM is to boot on, NAME or NAME:SIZE.
-fn root_volume(text: &str) -> Result<RootVolume, String> {
-    let (name, wanted) = match text.split_once(':') {
-        Some((name, wanted)) => (name, Some(size(wanted)?)),
-        None => (text, None),
-    };
-    let name = name.parse().map_err(|error| format!("{error}"))?;
-    Ok(RootVolume { name, size: wanted })
+/// Reads what is done while a host is away.
+fn away(text: &str) -> Result<WhenMirrorAway, String> {
+    match text {
+        "wait" => Ok(WhenMirrorAway::Wait),
+        "go-on" => Ok(WhenMirrorAway::GoOn),
+        _ => Err(format!("{text:?} is neither wait nor go-on")),
+    }
 }
 
-/// Reads a volume that is to be a data disk, `NAME[@SNAPSHOT][:SIZE][:ro]`.
+/// Reads the volume that a VM is to boot on, `NAME[:SIZE][:encrypted]`.
+fn root_volume(text: &str) -> Result<RootVolume, String> {
+    let mut parts = text.split(':');
+    let name = parts.next().unwrap_or_default();
+    let mut wanted = RootVolume {
+        name: name.parse().map_err(|error| format!("{error}"))?,
+        size: None,
+        encrypted: false,
+    };
+    for part in parts {
+        match part {
+            "encrypted" => wanted.encrypted = true,
+            _ if wanted.size.is_none() => wanted.size = Some(size(part)?),
+            _ => return Err(format!("{text:?} has two sizes")),
+        }
+    }
+    Ok(wanted)
+}
+
+/// Reads a volume that is to be a data disk, `NAME[@SNAPSHOT][:SIZE][:ro][:encrypted]`.
 fn data_volume(text: &str) -> Result<DataVolume, String> {
     let mut parts = text.split(':');
     let named = parts.next().unwrap_or_default();
@@ -143,10 +240,12 @@ fn data_volume(text: &str) -> Result<DataVolume, String> {
         size: None,
         read_only: snapshot.is_some(),
         snapshot,
+        encrypted: false,
     };
     for part in parts {
         match part {
             "ro" => wanted.read_only = true,
+            "encrypted" => wanted.encrypted = true,
             _ if wanted.size.is_none() => wanted.size = Some(size(part)?),
             _ => return Err(format!("{text:?} has two sizes")),
         }
@@ -161,14 +260,14 @@ pub async fn volume(client: &Client, format: Format, command: Volume) -> anyhow:
             let all: Vec<VolumeView> = client.call(Method::GET, "/v1/volumes").await?;
             match format {
                 Format::Json => output::json(&all)?,
-                Format::Text => show(&all),
+                Format::Text => show::show(&all),
             }
             return Ok(ExitCode::SUCCESS);
         }
         Volume::Inspect { name } => {
             let seen: VolumeView = client.call(Method::GET, &path(&name)).await?;
             if format == Format::Text {
-                describe(&seen);
+                show::describe(&seen);
                 return Ok(ExitCode::SUCCESS);
             }
             seen
@@ -177,23 +276,29 @@ pub async fn volume(client: &Client, format: Format, command: Volume) -> anyhow:
             let paths = names.iter().map(path);
             return remove(client, format, paths, |gone: &VolumeView| &gone.name).await;
         }
-        Volume::Create { name, size, image } => {
+        Volume::Create {
+            name,
+            size,
+            image,
+            encryption,
+        } => {
             let request = CreateVolume {
-                name,
                 size,
                 image,
-                file: None,
+                ..empty(name)
             };
-            client.post("/v1/volumes", &request).await?
+            client.post("/v1/volumes", &encryption.of(request)?).await?
         }
-        Volume::Import { name, file } => {
+        Volume::Import {
+            name,
+            file,
+            encryption,
+        } => {
             let request = CreateVolume {
-                name,
-                size: None,
-                image: None,
                 file: Some(std::path::absolute(file)?),
+                ..empty(name)
             };
-            client.post("/v1/volumes", &request).await?
+            client.post("/v1/volumes", &encryption.of(request)?).await?
         }
         Volume::Snapshot {
             name,
@@ -213,6 +318,32 @@ pub async fn volume(client: &Client, format: Format, command: Volume) -> anyhow:
             };
             let path = format!("{}/snapshots", path(&name));
             client.post(&path, &request).await?
+        }
+        Volume::Why {
+            name,
+            block,
+            offset,
+        } => {
+            let block = block.or(offset.map(|it| it.0 / 4096)).unwrap_or_default();
+            let path = format!("{}/why?block={block}", path(&name));
+            let seen: VolumeWhy = client.call(Method::GET, &path).await?;
+            match format {
+                Format::Json => output::json(&seen)?,
+                Format::Text => why::show(&seen),
+            }
+            return Ok(ExitCode::SUCCESS);
+        }
+        Volume::Tune { name, k, s } => {
+            let path = format!("{}/tune", path(&name));
+            client.post(&path, &TuneVolume { k, s }).await?
+        }
+        Volume::Mirror { name, hosts, away } => {
+            let path = format!("{}/mirror", path(&name));
+            client.post(&path, &MirrorVolume { hosts, away }).await?
+        }
+        Volume::Promote { name } => {
+            let path = format!("{}/promote", path(&name));
+            client.call(Method::POST, &path).await?
         }
         Volume::Resize { name, size } => {
             let path = format!("{}/resize", path(&name));
@@ -239,61 +370,19 @@ pub async fn volume(client: &Client, format: Format, command: Volume) -> anyhow:
     Ok(ExitCode::SUCCESS)
 }
 
+fn empty(name: VmName) -> CreateVolume {
+    CreateVolume {
+        name,
+        size: None,
+        image: None,
+        file: None,
+        encrypted: false,
+        key_file: None,
+    }
+}
+
 fn path(name: &VmName) -> String {
     format!("/v1/volumes/{}", escaped(name.as_str()))
-}
-
-fn show(all: &[VolumeView]) {
-    let row = |it: &VolumeView| {
-        [
-            it.name.to_string(),
-            match it.failure {
-                Some(_) => "damaged".to_owned(),
-                None => it.size.to_string(),
-            },
-            it.stored.to_string(),
-            it.vm.as_ref().map(VmName::to_string).unwrap_or_default(),
-            it.at.clone().unwrap_or_default(),
-            match lacking(it) {
-                ByteCount(0) => String::new(),
-                lacking => lacking.to_string(),
-            },
-            it.snapshots.len().to_string(),
-        ]
-    };
-    let rows: Vec<_> = all.iter().map(row).collect();
-    let head = ["NAME", "SIZE", "STORED", "VM", "AT", "LACKING", "SNAPSHOTS"];
-    output::table(head, &rows);
-}
-
-fn lacking(it: &VolumeView) -> ByteCount {
-    ByteCount(it.lacking.iter().map(|it| it.size.0).sum())
-}
-
-fn describe(it: &VolumeView) {
-    show(std::slice::from_ref(it));
-    say!("\nepoch     {}", it.epoch);
-    if let Some(at) = &it.at {
-        say!("copy      it is at {at}: the way back takes what differs");
-    }
-    for lacking in &it.lacking {
-        let VolumeLacking { at, size } = lacking;
-        say!("lacking   {size}, fetched from {at}: when it is read, and by and by");
-    }
-    for VolumeNeed { host, snapshot } in &it.needed_by {
-        say!("needed    {host} fetches what it lacks of {snapshot} from here");
-    }
-    if let Some(failure) = &it.failure {
-        say!("failure   {failure}");
-    }
-    for snapshot in &it.snapshots {
-        let vms: Vec<_> = snapshot.vms.iter().map(VmName::to_string).collect();
-        let vms = match vms.is_empty() {
-            true => String::new(),
-            false => format!(", below {}", vms.join(", ")),
-        };
-        say!("snapshot  {} of {}{vms}", snapshot.name, snapshot.size);
-    }
 }
 
 #[cfg(test)]
@@ -308,6 +397,8 @@ mod tests {
             (Some(ByteCount(4 << 30)), false)
         );
         assert!(data_volume("d:ro").expect("both").read_only);
+        let wanted = data_volume("d:4G:encrypted").expect("both");
+        assert!(wanted.encrypted && wanted.size.is_some());
         let wanted = data_volume("d@monday").expect("a snapshot");
         assert_eq!(
             (wanted.snapshot.as_deref(), wanted.read_only),
@@ -323,6 +414,8 @@ mod tests {
         let wanted = root_volume("web:4G").expect("both");
         assert_eq!(wanted.size, Some(ByteCount(4 << 30)));
         assert_eq!(root_volume("web").expect("a name").size, None);
+        let wanted = root_volume("web:encrypted").expect("a name");
+        assert!(wanted.encrypted && wanted.size.is_none());
         for wrong in [
             "",
             ":4G",

@@ -17,7 +17,7 @@ use forkyard_fork::Host;
 use forkyard_node::Node;
 use forkyard_types::{
     ApiError, ErrorKind, ForkId, PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest,
-    PeerForkResponse, PeerMigrated, PeerMigration, PeerSupply, PeerTicketRequest,
+    PeerForkResponse, PeerHold, PeerMigrated, PeerMigration, PeerSupply, PeerTicketRequest,
     PeerTicketResponse, SentVolume,
 };
 use futures::StreamExt;
@@ -174,6 +174,42 @@ pub async fn supply(
         };
         if let Err(error) = carried {
             tracing::debug!(%error, volume, "a line to a host that supplies blocks ended");
+        }
+    });
+    Ok(upgrade::switching())
+}
+
+/// Hold a copy of a volume of the host that asks, flush by flush.
+///
+/// The request has `Connection: Upgrade` and `Upgrade: tcp`. After the answer, 101, the connection
+/// carries snapshots one way, and which of them are durable here the other way. In a cluster its nodes
+/// alone may ask.
+#[utoipa::path(get, path = "/v1/peer/volumes/{volume}/hold", operation_id = "hold_volume", tag = "peers",
+    params(("volume" = String, Path, description = "Name of the volume"), PeerHold),
+    responses((status = 101, description = "Connected"),
+        (status = 426, body = ApiError, description = "The request asks for no upgrade to `tcp`"), Refusal))]
+pub async fn hold(
+    State(host): State<Arc<Host>>,
+    _: Neighbour,
+    Path(volume): Path<String>,
+    Query(wanted): Query<PeerHold>,
+    mut request: Request,
+) -> Result<Response, Refusal> {
+    if !upgrade::asks_for_tcp(request.headers()) {
+        return Ok(ports::not_asked_for());
+    }
+    let carrier = request.extensions().get::<Carrier>().cloned();
+    let upgrade = hyper::upgrade::on(&mut request);
+    let line = host.hold_copy(&volume, wanted).await?;
+    tokio::spawn(async move {
+        // Counted until its end.
+        let _carrier = carrier;
+        let carried = match upgrade.await {
+            Ok(there) => line.carry(TokioIo::new(there)).await,
+            Err(error) => Err(std::io::Error::other(error)),
+        };
+        if let Err(error) = carried {
+            tracing::debug!(%error, volume, "a line of a host whose volume is held here ended");
         }
     });
     Ok(upgrade::switching())

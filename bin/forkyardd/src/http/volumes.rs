@@ -1,6 +1,6 @@
 //! Volumes: disks that outlive the VMs that write them. For the host's operator alone.
 
-use super::{Answer, Input, Path, spawned, substrates::for_the_operator};
+use super::{Answer, Input, Path, Query, spawned, substrates::for_the_operator};
 use crate::{gate::Asker, reply::Refusal};
 use axum::{
     Json,
@@ -8,7 +8,10 @@ use axum::{
     http::StatusCode,
 };
 use forkyard_fork::Host;
-use forkyard_types::{CreateVolume, ExportVolume, ResizeVolume, SnapshotVolume, VolumeView};
+use forkyard_types::{
+    CreateVolume, ExportVolume, MirrorVolume, ResizeVolume, SnapshotVolume, TuneVolume, VolumeView,
+    VolumeWhy,
+};
 use std::sync::Arc;
 
 type Shared = State<Arc<Host>>;
@@ -102,6 +105,72 @@ pub async fn resize(
 ) -> Answer<VolumeView> {
     for_the_operator(&asker)?;
     Ok(Json(host.resize_volume(&name, request).await?))
+}
+
+/// Block to tell of.
+#[derive(Debug, serde::Deserialize, utoipa::IntoParams)]
+#[into_params(parameter_in = Query)]
+#[serde(deny_unknown_fields)]
+pub struct OfBlock {
+    /// Number of the block, of 4096 bytes
+    block: u64,
+}
+
+/// Tell why a block went to other hosts, came from there, or did not.
+#[utoipa::path(get, path = "/v1/volumes/{name}/why", operation_id = "why_volume_block", tag = "volumes",
+    params(("name" = String, Path, description = "Name of the volume"), OfBlock),
+    responses((status = 200, body = VolumeWhy, description = "The law applied to it now, and its latest transfers"), Refusal))]
+pub async fn why(
+    State(host): Shared,
+    Extension(asker): By,
+    Path(name): Path<String>,
+    Query(of): Query<OfBlock>,
+) -> Answer<VolumeWhy> {
+    for_the_operator(&asker)?;
+    Ok(Json(host.volume_why(&name, of.block).await?))
+}
+
+/// Change the law by which blocks of a volume are sent ahead, also while a VM writes it.
+#[utoipa::path(post, path = "/v1/volumes/{name}/tune", operation_id = "tune_volume", tag = "volumes",
+    params(("name" = String, Path, description = "Name of the volume")), request_body = TuneVolume,
+    responses((status = 200, body = VolumeView, description = "The volume"), Refusal))]
+pub async fn tune(
+    State(host): Shared,
+    Extension(asker): By,
+    Path(name): Path<String>,
+    Input(request): Input<TuneVolume>,
+) -> Answer<VolumeView> {
+    for_the_operator(&asker)?;
+    Ok(Json(host.tune_volume(&name, request).await?))
+}
+
+/// Say which other hosts every flush of a volume waits for.
+#[utoipa::path(post, path = "/v1/volumes/{name}/mirror", operation_id = "mirror_volume", tag = "volumes",
+    params(("name" = String, Path, description = "Name of the volume")), request_body = MirrorVolume,
+    responses((status = 200, body = VolumeView, description = "The volume; copies are on their way"), Refusal))]
+pub async fn mirror(
+    State(host): Shared,
+    Extension(asker): By,
+    Path(name): Path<String>,
+    Input(request): Input<MirrorVolume>,
+) -> Answer<VolumeView> {
+    for_the_operator(&asker)?;
+    let told = spawned(async move { host.mirror_volume(&name, request).await });
+    Ok(Json(told.await?))
+}
+
+/// Make a copy that is held for another host a volume that is at home here. That host is fenced.
+#[utoipa::path(post, path = "/v1/volumes/{name}/promote", operation_id = "promote_volume", tag = "volumes",
+    params(("name" = String, Path, description = "Name of the volume")),
+    responses((status = 200, body = VolumeView, description = "The volume, as it was at the last flush that this host held"), Refusal))]
+pub async fn promote(
+    State(host): Shared,
+    Extension(asker): By,
+    Path(name): Path<String>,
+) -> Answer<VolumeView> {
+    for_the_operator(&asker)?;
+    let promoted = spawned(async move { host.promote_volume(&name).await });
+    Ok(Json(promoted.await?))
 }
 
 /// Copy a volume that no VM writes, or a snapshot of any, into a new file of the host, as a raw disk.

@@ -11,7 +11,7 @@ struct Count {
     of: fn(&VolumeCounts) -> u64,
 }
 
-const COUNTS: [Count; 10] = [
+const COUNTS: [Count; 11] = [
     Count {
         name: "forkyard_volume_reads",
         what: "Reads of a volume and of what clones lie over of it, since its server began",
@@ -51,6 +51,11 @@ const COUNTS: [Count; 10] = [
         name: "forkyard_volume_filled_bytes",
         what: "Bytes fetched from other hosts so that all of a volume is here",
         of: |it| it.bytes_filled,
+    },
+    Count {
+        name: "forkyard_volume_unheld_writes",
+        what: "Writes of a volume that a host which is to hold every flush of it does not hold yet",
+        of: |it| it.unheld_writes,
     },
     Count {
         name: "forkyard_volume_log_bytes",

@@ -189,6 +189,13 @@ impl Host {
     ) -> Result<(), HostError> {
         let (blockd, name) = (self.blockd.clone(), volume.name.clone());
         let status = blocking(move || blockd.inspect(&name)).await?;
+        if let Some(mirror) = status.mirrors.first() {
+            return Err(VolumeError::Mirrored {
+                volume: volume.name,
+                host: mirror.host.clone(),
+            }
+            .into());
+        }
         let names = status.snapshots.iter().map(|it| it.name.clone());
         let was_sent = |name: &String| name.starts_with(SENT) && volume.is_written();
         let sent: Vec<_> = names.filter(was_sent).collect();
@@ -448,7 +455,8 @@ impl Host {
         });
         let (to, from) = pair.map_err(failed)?;
         let (blockd, sent) = (self.blockd.clone(), at.clone());
-        let read = tokio::spawn(blocking(move || blockd.send(&sent, since, hot, to)));
+        let whose = (hot, leaving.peer().name().to_owned());
+        let read = tokio::spawn(blocking(move || blockd.send(&sent, since, whose, to)));
         let sent = SentVolume {
             volume: there,
             snapshot: at.snapshot,

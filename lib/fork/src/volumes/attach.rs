@@ -1,8 +1,8 @@
 //! Volumes as disks of VMs: begun, frozen, ended, and put right after a crash.
 
-use super::{Blockd, FORK, VolumeError, over, writer_of};
+use super::{Blockd, FORK, NewVolume, VolumeError, over, writer_of};
 use crate::{Host, HostError, blocking::blocking, snapshot::Disk};
-use forkyard_blockd::{Request, Writer};
+use forkyard_blockd::{Encrypt, Request, Writer};
 use forkyard_records::VmRecord;
 use forkyard_types::{ByteCount, ImageId, RootVolume, VmName, VmState, VolumeAt, VolumeUse};
 use forkyard_vm::Vm;
@@ -26,13 +26,17 @@ impl Host {
         image: &str,
     ) -> Result<(), HostError> {
         match self.volume(wanted.name.as_str()).await {
-            Ok(_) => return Ok(()),
+            Ok(seen) => return Self::refuse_plain(&seen, wanted.encrypted),
             Err(HostError::Volume(error)) if error.is_missing() => {}
             Err(error) => return Err(error),
         }
         let disk = self.disk_of_image(image.to_owned()).await?;
-        self.make_volume(&wanted.name, wanted.size, Some(disk))
-            .await
+        let made = NewVolume {
+            size: wanted.size,
+            source: Some(disk),
+            encrypt: wanted.encrypted.then(Encrypt::default),
+        };
+        self.make_volume(&wanted.name, made).await
     }
 
     /// Begins the writer of a VM that is about to start. It is recorded; if the VM does not come
@@ -187,6 +191,7 @@ impl Host {
         let settled = blocking(move || settle(&blockd, &records).map(|()| records));
         let records = settled.await?;
         self.settle_copies(&records).await?;
+        self.settle_mirrors().await?;
         self.settle_needs().await
     }
 

@@ -19,9 +19,9 @@
 //! | the daemon after that | the next one erases the record, and the branch with it |
 //! | the daemon while it erases a record | the next one removes branches that no record names |
 
-use super::{Blockd, FORK, VolumeError, uses};
+use super::{Blockd, FORK, NewVolume, VolumeError, uses};
 use crate::{Host, HostError, blocking::blocking, snapshot::Layout};
-use forkyard_blockd::Request;
+use forkyard_blockd::{Encrypt, Request};
 use forkyard_records::VmRecord;
 use forkyard_types::{DataDisk, DataRole, DataVolume, ImageId, RunRequest, VmId, VmName, VolumeAt};
 use forkyard_vm::Vm;
@@ -155,11 +155,17 @@ impl Host {
             let seen = match self.volume(wanted.name.as_str()).await {
                 Ok(seen) => seen,
                 Err(HostError::Volume(error)) if error.is_missing() && wanted.size.is_some() => {
-                    self.make_volume(&wanted.name, wanted.size, None).await?;
+                    let made = NewVolume {
+                        size: wanted.size,
+                        source: None,
+                        encrypt: wanted.encrypted.then(Encrypt::default),
+                    };
+                    self.make_volume(&wanted.name, made).await?;
                     continue;
                 }
                 Err(error) => return Err(error),
             };
+            Self::refuse_plain(&seen, wanted.encrypted)?;
             let DataRole::Shared { at } = &disk.role else {
                 continue;
             };

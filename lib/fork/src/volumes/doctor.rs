@@ -41,6 +41,9 @@ impl Host {
         let failed = self.volumes().await?.into_iter().filter_map(|it| {
             let why = it.failure?;
             let name = it.name;
+            if it.encrypted {
+                return Some(format!("volume {name} cannot be opened: {why}"));
+            }
             Some(format!(
                 "volume {name} cannot be opened: {why}; import a backup under another name, or \
                  `forkyard volume rm {name}`"

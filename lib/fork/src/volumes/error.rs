@@ -48,6 +48,20 @@ pub enum VolumeError {
         /// VM.
         vm: VmName,
     },
+    /// A volume that other hosts hold flush by flush cannot move.
+    #[error("volume {volume} is held at {host} flush by flush, and would not be where it moves to")]
+    Mirrored {
+        /// Volume.
+        volume: VmName,
+        /// Host.
+        host: String,
+    },
+    /// A VM is to have an encrypted volume, and this one is not.
+    #[error("volume {volume} is there, and is not encrypted")]
+    NotEncrypted {
+        /// Volume.
+        volume: VmName,
+    },
     /// A VM's slices lie over the snapshot.
     #[error("{vm} lies over {snapshot} of volume {volume}")]
     SnapshotInUse {
@@ -98,7 +112,7 @@ impl VolumeError {
                 Blame::Missing => ErrorKind::NotFound,
                 Blame::Fenced | Blame::Caller => ErrorKind::Conflict,
                 Blame::Room => ErrorKind::Exhausted,
-                Blame::Host | Blame::Elsewhere => ErrorKind::Host,
+                Blame::Host | Blame::Elsewhere | Blame::Key => ErrorKind::Host,
             },
             Self::Server(_)
             | Self::Answer
@@ -108,6 +122,8 @@ impl VolumeError {
             | Self::DidNotStart { .. } => ErrorKind::Host,
             Self::InUse { .. }
             | Self::SnapshotInUse { .. }
+            | Self::NotEncrypted { .. }
+            | Self::Mirrored { .. }
             | Self::Elsewhere { .. }
             | Self::Taken { .. }
             | Self::Coming { .. }
@@ -123,7 +139,7 @@ impl VolumeError {
                 Blame::Missing => Some("`forkyard volume ls` lists the volumes"),
                 Blame::Room => Some("remove volumes, snapshots or VMs"),
                 Blame::Elsewhere => Some("`forkyard volume inspect` says where the rest of it is"),
-                Blame::Fenced | Blame::Caller | Blame::Host => None,
+                Blame::Fenced | Blame::Caller | Blame::Host | Blame::Key => None,
             },
             Self::Server(_)
             | Self::Answer
@@ -137,6 +153,12 @@ impl VolumeError {
                 Some("use it there, or move its VM here; `forkyard volume rm` removes the copy")
             }
             Self::Taken { .. } => Some("remove one of them, or give it another name"),
+            Self::Mirrored { .. } => {
+                Some("`forkyard volume mirror NAME` without hosts ends that; say it anew there")
+            }
+            Self::NotEncrypted { .. } => {
+                Some("`forkyard volume create --encrypted` makes one that is, under another name")
+            }
             Self::Coming { .. } => Some("it is there once its VM is"),
             Self::SnapshotInUse { .. } => Some("it goes with the last VM over it"),
             Self::NotYet { .. } => Some(
@@ -150,7 +172,18 @@ impl VolumeError {
         matches!(
             self,
             Self::Server(ClientError::Failed {
-                blame: Blame::Host,
+                blame: Blame::Host | Blame::Key,
+                ..
+            })
+        )
+    }
+
+    /// The volume is encrypted, and its key is not there.
+    pub(super) fn is_of_key(&self) -> bool {
+        matches!(
+            self,
+            Self::Server(ClientError::Failed {
+                blame: Blame::Key,
                 ..
             })
         )

@@ -36,6 +36,7 @@ const KEY: &str = "passes.key";
 pub(crate) struct Blockd {
     program: PathBuf,
     folder: PathBuf,
+    keys: PathBuf,
     control: PathBuf,
     nbd: PathBuf,
     log: PathBuf,
@@ -50,6 +51,7 @@ impl Blockd {
         Self {
             program: folders.bin.join("forkyard-blockd"),
             folder: folders.volumes(),
+            keys: folders.volume_keys(),
             control: folders.run.join("blockd.sock"),
             nbd: folders.sockets_of_volumes().join("nbd.sock"),
             log: folders.run.join("blockd.log"),
@@ -78,7 +80,7 @@ impl Blockd {
         &self,
         at: &VolumeAt,
         since: Option<String>,
-        hot: Option<Hot>,
+        (hot, host): (Option<Hot>, String),
         mut to: UnixStream,
     ) -> Result<u64, VolumeError> {
         let (is_whole, is_hot) = (since.is_none(), hot.is_some());
@@ -89,6 +91,7 @@ impl Blockd {
             snapshot: at.snapshot.clone(),
             hot,
             since,
+            to: Some(host),
         })?;
         let why = match (is_hot, is_whole) {
             (true, _) => "hot",
@@ -131,11 +134,20 @@ impl Blockd {
     /// Has questions for blocks of a snapshot answered over a connection.
     pub(super) fn serve(
         &self,
-        volume: &VmName,
-        snapshot: String,
+        need: &Need,
+        fill: bool,
     ) -> Result<(UnixStream, Vec<u8>), VolumeError> {
-        let name = volume.to_string();
-        Ok(self.connect()?.line(&Request::Serve { name, snapshot })?)
+        Ok(self.connect()?.line(&Request::Serve {
+            name: need.volume.clone(),
+            snapshot: need.snapshot.clone(),
+            to: Some(need.by.clone()),
+            fill,
+        })?)
+    }
+
+    /// Has the server answer by a stream, both ways.
+    pub(super) fn line(&self, request: &Request) -> Result<(UnixStream, Vec<u8>), VolumeError> {
+        Ok(self.connect()?.line(request)?)
     }
 
     /// Has blocks that a volume lacks fetched over a connection.
@@ -224,6 +236,8 @@ impl Blockd {
         {
             let _ = fs::remove_file(self.folder.join(KEY));
             let _ = fs::remove_dir(&self.folder);
+            // Not if any key is in it.
+            let _ = fs::remove_dir(&self.keys);
         }
         Ok(())
     }
@@ -271,6 +285,8 @@ impl Blockd {
             .arg("serve")
             .arg("--folder")
             .arg(&self.folder)
+            .arg("--keys")
+            .arg(&self.keys)
             .arg("--nbd")
             .arg(&self.nbd)
             .arg("--users")

@@ -14,7 +14,7 @@
 //! | a line, either daemon or server | dialled again within a second; readers there wait |
 //! | the other host for good | the snapshot stays; `forkyard-blockd unneed` gives it up |
 
-use super::{SENT, VolumeError};
+use super::{Links, SENT, VolumeError};
 use crate::{Host, HostError, blocking::blocking};
 use forkyard_blockd::{Need, Request};
 use forkyard_types::{ErrorKind, PeerSupply, VmName, VolumeAt};
@@ -43,9 +43,9 @@ pub(crate) struct Supplies {
 /// Line to the server of volumes here.
 #[derive(Debug)]
 pub struct SupplyLine {
-    server: StdUnixStream,
+    pub(super) server: StdUnixStream,
     /// Bytes that it has sent already.
-    said: Vec<u8>,
+    pub(super) said: Vec<u8>,
 }
 
 impl SupplyLine {
@@ -61,6 +61,29 @@ impl SupplyLine {
         let mut server = UnixStream::from_std(self.server)?;
         there.write_all(&self.said).await?;
         copy_bidirectional(&mut server, &mut there).await.map(drop)
+    }
+}
+
+impl SupplyLine {
+    /// Carries bytes likewise, within the budget of the link.
+    async fn carry_metered(
+        self,
+        mut there: impl AsyncRead + AsyncWrite + Unpin,
+        links: &Links,
+        of: (&str, bool),
+    ) -> std::io::Result<()> {
+        self.server.set_read_timeout(None)?;
+        self.server.set_write_timeout(None)?;
+        self.server.set_nonblocking(true)?;
+        let mut server = UnixStream::from_std(self.server)?;
+        there.write_all(&self.said).await?;
+        let (mut asked, mut answers) = tokio::io::split(there);
+        let (mut from, mut to) = server.split();
+        // Either end that leaves ends both.
+        tokio::select! {
+            answered = links.carry(of, &mut from, &mut answers) => answered,
+            asked = tokio::io::copy(&mut asked, &mut to) => asked.map(drop),
+        }
     }
 }
 
@@ -109,6 +132,12 @@ impl Host {
                     if host.forks.is_closed() || !lock(&host.supplies.needs).contains(&need) {
                         return;
                     }
+                    if fill && host.links.used_up(&need.by).is_some() {
+                        // Until tomorrow, or until it is changed; what is read goes on the other line.
+                        drop(host);
+                        sleep(AGAIN).await;
+                        continue;
+                    }
                     match host.dial(&need, fill).await {
                         Ok(()) => {}
                         Err(error) if error.kind() == ErrorKind::NotFound => {
@@ -142,10 +171,10 @@ impl Host {
     /// Has another host fetch what it lacks, over one line. `NotFound` says that it lacks nothing.
     async fn dial(&self, need: &Need, fill: bool) -> Result<(), HostError> {
         let volume: VmName = need.volume.parse().map_err(|_| VolumeError::Answer)?;
-        let (blockd, name, snapshot) = (self.blockd.clone(), volume.clone(), need.snapshot.clone());
+        let (blockd, name, of) = (self.blockd.clone(), volume.clone(), need.clone());
         let opened = blocking(move || {
             let id = blockd.inspect(&name)?.id;
-            Ok::<_, VolumeError>((id, blockd.serve(&name, snapshot)?))
+            Ok::<_, VolumeError>((id, blockd.serve(&of, fill)?))
         });
         // What is not found here is no answer of that host's.
         let (id, (server, said)) = opened.await.map_err(|error| {
@@ -175,7 +204,10 @@ impl Host {
             peer: need.by.clone(),
             source,
         })?;
-        let carried = SupplyLine { server, said }.carry(there).await;
+        let line = SupplyLine { server, said };
+        let carried = line
+            .carry_metered(there, &self.links, (&need.by, fill))
+            .await;
         if let Err(error) = carried {
             tracing::debug!(?need, %error, "line broken");
         }

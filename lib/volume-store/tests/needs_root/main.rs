@@ -1,7 +1,7 @@
 //! Volumes on disks without room. Takes root: it mounts small ones.
 
 use forkyard_volume::{Takeover, View};
-use forkyard_volume_store::{Library, Patience, Scratch, Store, StoreError};
+use forkyard_volume_store::{AtRest, Library, Patience, Scratch, Store, StoreError};
 use std::{path::Path, process::Command};
 
 /// Small disk, unmounted when it is dropped.
@@ -43,7 +43,9 @@ fn byte(store: &Store, block: u64) -> u8 {
 fn a_write_without_room_fails_alone_and_nothing_of_it_comes_back() {
     let disk = Disk::mount("size=1m");
     let library = Library::new(disk.0.path()).expect("a folder");
-    let store = library.create("v", 256 * 4096).expect("made");
+    let store = library
+        .create("v", 256 * 4096, &AtRest::Plain)
+        .expect("made");
     let epoch = store.open_writer(Takeover::Refused).expect("opens");
     for block in 0..200 {
         store

@@ -3,7 +3,7 @@
 mod world;
 
 use forkyard_volume::{
-    BlockNo, Change, Damage, Epoch, Lsn, SEGMENT_HEADER, SLOT_BYTES, Sequence, Takeover,
+    BlockNo, Change, Cipher, Damage, Epoch, KEY_BYTES, Lsn, Refusal, Sequence, SlotIndex, Takeover,
 };
 use world::World;
 
@@ -167,7 +167,8 @@ fn a_flushed_record_that_is_missing_is_told_from_a_torn_tail() {
         }
         world.change(&[write(20)], |_, _| {}).expect("writes");
         let file = world.files.get_mut(&Sequence(1)).expect("there");
-        file[SEGMENT_HEADER + 3 * SLOT_BYTES + 99] ^= 1;
+        let slot = world.volume.geometry().offset(SlotIndex(3));
+        file[usize::try_from(slot).expect("small") + 99] ^= 1;
         let outcome = world.recover();
         match flushed {
             true => {
@@ -183,5 +184,48 @@ fn a_flushed_record_that_is_missing_is_told_from_a_torn_tail() {
                 assert_eq!(world.volume.next_lsn(), Lsn(4));
             }
         }
+    }
+}
+
+#[test]
+fn encrypted_contents_are_in_no_file_and_are_read_with_their_key_alone() {
+    let told = b"in the clear, in the clear, in t";
+    let mut data = [0; 4096];
+    for part in data.chunks_mut(told.len()) {
+        part.copy_from_slice(told);
+    }
+    for (seed, is_sealed) in [(1, true), (2, false)] {
+        let mut world = World::new(seed);
+        let (epoch, takeover) = (Epoch(1), Takeover::Refused);
+        let open = Change::Open { epoch, takeover };
+        world.change(&[open], |_, _| {}).expect("opens");
+        for block in [3, 4] {
+            let (block, data) = (BlockNo(block), &data);
+            let write = Change::Write { epoch, block, data };
+            world.change(&[write], |_, _| {}).expect("writes");
+        }
+        let mut files = world.files.values();
+        let is_there = files.any(|it| it.windows(told.len()).any(|it| it == told));
+        assert_eq!(is_there, !is_sealed);
+        assert_eq!(world.volume.geometry().is_sealed(), is_sealed);
+        if !is_sealed {
+            continue;
+        }
+        // Recovery needs no key. Reads and writes do, and refuse a wrong one.
+        world.key = None;
+        world.recover().expect("without a key");
+        let map = world.volume.map(forkyard_volume::View::Current);
+        let map = map.expect("there").clone();
+        let refused = world.read(&map, BlockNo(3));
+        assert!(matches!(refused, Err(Damage::Block { .. })), "{refused:?}");
+        let (block, data) = (BlockNo(5), &data);
+        let write = Change::Write { epoch, block, data };
+        let refused = world.change(&[write], |_, _| {});
+        assert_eq!(refused, Err(Refusal::Locked));
+        world.volume.unlock(Cipher::new(&[8; KEY_BYTES]));
+        let refused = world.read(&map, BlockNo(3));
+        assert!(matches!(refused, Err(Damage::Block { .. })), "{refused:?}");
+        world.volume.unlock(Cipher::new(&[7; KEY_BYTES]));
+        assert_eq!(world.content(&map, BlockNo(3)), Ok(data.to_vec()));
     }
 }

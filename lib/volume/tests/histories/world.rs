@@ -2,9 +2,9 @@
 
 use fastrand::Rng;
 use forkyard_volume::{
-    BLOCK_BYTES, Batch, BlockNo, Blocks, Change, Content, Damage, Epoch, Geometry, Lsn, Map,
-    Opening, Plan, Policy, Range, Recovery, Refusal, SEGMENT_HEADER, SLOT_BYTES, Sequence, Tail,
-    Takeover, Version, View, Volume, VolumeId, Wanted, plan, read_slot, slot_block,
+    BLOCK_BYTES, Batch, BlockNo, Blocks, Change, Cipher, Content, Damage, Epoch, Geometry,
+    KEY_BYTES, Lsn, Map, Opening, Plan, Policy, Range, Recovery, Refusal, Sequence, SlotIndex,
+    Tail, Takeover, Version, View, Volume, VolumeId, Wanted, plan,
 };
 use std::collections::BTreeMap;
 
@@ -25,6 +25,8 @@ pub struct Truth {
 #[derive(Debug)]
 pub struct World {
     pub rng: Rng,
+    /// Key, if its blocks are encrypted.
+    pub key: Option<[u8; KEY_BYTES]>,
     pub volume: Volume,
     pub files: BTreeMap<Sequence, Vec<u8>>,
     pub checkpoint: Vec<u8>,
@@ -54,11 +56,19 @@ impl World {
         let mut rng = Rng::with_seed(seed);
         let id = VolumeId(rng.u128(..).to_le_bytes());
         let geometry = Geometry::new(3).expect("eight slots");
-        let volume = Volume::create(id, Blocks(BLOCKS), geometry);
+        let (geometry, key) = match seed % 2 {
+            0 => (geometry, None),
+            _ => (geometry.sealed(), Some([7; KEY_BYTES])),
+        };
+        let mut volume = Volume::create(id, Blocks(BLOCKS), geometry);
+        if let Some(key) = &key {
+            volume.unlock(Cipher::new(key));
+        }
         let checkpoint = volume.checkpoint(&[]);
         let blocks = usize::try_from(BLOCKS).expect("few");
         Self {
             rng,
+            key,
             volume,
             files: BTreeMap::new(),
             checkpoint,
@@ -108,7 +118,8 @@ impl World {
     fn write(&mut self, staged: forkyard_volume::Staged) {
         let at = staged.position();
         let file = self.files.get_mut(&at.sequence).expect("its segment");
-        assert_eq!(file.len() as u64, at.offset(), "nothing but appends");
+        let end = at.offset(self.volume.geometry());
+        assert_eq!(file.len() as u64, end, "nothing but appends");
         file.extend_from_slice(staged.bytes());
         self.buffer = self.volume.commit(staged).expect("in order");
     }
@@ -142,10 +153,9 @@ impl World {
         let plan = plan(&self.volume, policy);
         for victim in &plan.victims {
             for index in &victim.live {
-                let start = SEGMENT_HEADER + index.0 as usize * SLOT_BYTES;
-                let slot = self.files[&victim.sequence][start..][..SLOT_BYTES].to_vec();
-                let (id, at) = (self.volume.id(), (victim.place, *index));
-                let found = slot_block(&slot, id, victim.sequence, at);
+                let mut slot = self.slot(victim.sequence, *index);
+                let (slots, at) = (self.volume.slots().clone(), (victim.place, *index));
+                let found = slots.block(&mut slot, victim.sequence, at);
                 let (block, version, data) = found.expect("whole");
                 let change = Change::Move {
                     block,
@@ -304,30 +314,47 @@ impl World {
         }
     }
 
+    /// Bytes of a slot, as many as there are.
+    fn slot(&self, sequence: Sequence, index: SlotIndex) -> Vec<u8> {
+        let (file, geometry) = (&self.files[&sequence], self.volume.geometry());
+        let start = usize::try_from(geometry.offset(index)).expect("small");
+        let start = start.min(file.len());
+        let end = (start + geometry.slot_bytes()).min(file.len());
+        file[start..end].to_vec()
+    }
+
     /// Content of a block, read and checked.
     pub fn read(&self, map: &Map, block: BlockNo) -> Result<Value, Damage> {
         let Some(entry) = map.get(block) else {
             return Ok(0);
         };
-        let slot = match entry.content {
-            Content::Slot(slot) => slot,
+        match entry.content {
+            Content::Slot(_) => {}
             Content::Zero => return Ok(0),
             Content::Away => return Ok(self.elsewhere[&(block.0, entry.version)]),
+        }
+        let data = self.content(map, block)?;
+        let value = u64::from_le_bytes(*data.first_chunk().expect("long enough"));
+        assert_eq!(data, self::block(value), "bytes of two writes");
+        Ok(value)
+    }
+
+    /// Bytes of a block that is in a slot.
+    pub fn content(&self, map: &Map, block: BlockNo) -> Result<Vec<u8>, Damage> {
+        let entry = map.get(block).expect("written");
+        let Content::Slot(slot) = entry.content else {
+            panic!("{block} is in no slot");
         };
         let (place, index) = self.volume.geometry().split(slot);
         let sequence = self
             .volume
             .segment(place)
             .expect("segments of slots are known");
-        let file = &self.files[&sequence];
-        let start = (SEGMENT_HEADER + index.0 as usize * SLOT_BYTES).min(file.len());
-        let end = (start + SLOT_BYTES).min(file.len());
-        let id = self.volume.id();
+        let mut slot = self.slot(sequence, index);
         let expected = (block, entry.version);
-        let data = read_slot(&file[start..end], id, sequence, (place, index), expected)?;
-        let value = u64::from_le_bytes(*data.first_chunk().expect("long enough"));
-        assert_eq!(data, &self::block(value), "bytes of two writes");
-        Ok(value)
+        let slots = self.volume.slots();
+        let data = slots.read(&mut slot, sequence, (place, index), expected)?;
+        Ok(data.to_vec())
     }
 
     fn read_all(&self, map: &Map) -> Result<Vec<Value>, Damage> {
@@ -360,23 +387,29 @@ impl World {
                     strays.push(*sequence);
                     continue;
                 }
-                Wanted::From(index) => index.0 as usize,
+                Wanted::From(index) => index,
             };
             recovery.segment(*sequence, bytes)?;
-            let start = (SEGMENT_HEADER + index * SLOT_BYTES).min(bytes.len());
-            for slot in bytes[start..].chunks(SLOT_BYTES) {
+            let geometry = self.volume.geometry();
+            let start = usize::try_from(geometry.offset(index)).expect("small");
+            let start = start.min(bytes.len());
+            for slot in bytes[start..].chunks(geometry.slot_bytes()) {
                 recovery.slot(slot)?;
             }
         }
         let recovered = recovery.finish(|sequence| self.files.contains_key(&sequence))?;
         self.volume = recovered.volume;
+        if let Some(key) = &self.key {
+            self.volume.unlock(Cipher::new(key));
+        }
         self.files.retain(|it, _| !strays.contains(it));
         match recovered.tail {
             Tail::Segments(last) => self.files.retain(|it, _| *it <= last),
             Tail::At(at) => {
                 self.files.retain(|it, _| *it <= at.sequence);
                 let file = self.files.get_mut(&at.sequence).expect("present");
-                file.truncate(usize::try_from(at.offset()).expect("small"));
+                let geometry = self.volume.geometry();
+                file.truncate(usize::try_from(at.offset(geometry)).expect("small"));
             }
         }
         self.durable.clear();

@@ -1,0 +1,231 @@
+//! Copies of volumes at other hosts that every flush waits for.
+//!
+//! ```text
+//! server of volumes here <--- line ---> daemon here <--- upgraded request ---> daemon there <---> server there
+//!   flushes wait                          dials                                                   holds a copy
+//! ```
+//!
+//! The servers say who is fenced; here it is recorded where the volume is at home.
+//!
+//! | fails | then |
+//! |---|---|
+//! | a line, either daemon or server | dialled again within a second; flushes wait, or go on |
+//! | the host that holds a copy | as its volume says: flushes wait for it, or go on without |
+//! | the host where the volume is at home | an operator promotes a copy, and starts the VM there |
+
+use super::{SupplyLine, VolumeError, known_name};
+use crate::{Host, HostError, blocking::blocking};
+use forkyard_blockd::{Held, MirrorPlan, Request, WhenAway};
+use forkyard_records::VolumeCopy;
+use forkyard_types::{ErrorKind, MirrorVolume, PeerHold, VmName, VolumeView, WhenMirrorAway};
+use forkyard_vm::lock;
+use std::{collections::BTreeSet, sync::Mutex, time::Duration};
+use tokio::time::{sleep, timeout};
+
+/// Time between two attempts to reach a host.
+const AGAIN: Duration = Duration::from_millis(500);
+/// Hosts that hold copies of a volume.
+const MOST: usize = 8;
+
+/// Volumes and the hosts that hold copies of them, as far as they are served.
+#[derive(Debug, Default)]
+pub(crate) struct MirrorLines(Mutex<BTreeSet<(VmName, String)>>);
+
+impl Host {
+    /// Says which other hosts every flush of a volume waits for.
+    pub async fn mirror_volume(
+        &self,
+        name: &str,
+        request: MirrorVolume,
+    ) -> Result<VolumeView, HostError> {
+        let volume = known_name(name)?;
+        self.refuse_copy(&volume)?;
+        let MirrorVolume { hosts, away } = request;
+        let distinct: BTreeSet<_> = hosts.iter().cloned().collect();
+        if distinct.len() != hosts.len() || hosts.len() > MOST {
+            let text = format!("name each host once, and {MOST} at most");
+            return Err(HostError::Invalid(text));
+        }
+        for host in &hosts {
+            self.peer(host)?;
+        }
+        let away = match away {
+            WhenMirrorAway::Wait => WhenAway::Wait,
+            WhenMirrorAway::GoOn => WhenAway::GoOn,
+        };
+        self.ask_blockd(Request::SetMirrors {
+            name: volume.to_string(),
+            plan: MirrorPlan { hosts, away },
+        })
+        .await?;
+        lock(&self.mirrors.0).retain(|(it, host)| *it != volume || distinct.contains(host));
+        for host in distinct {
+            self.serve_mirror((volume.clone(), host));
+        }
+        self.volume(name).await
+    }
+
+    /// Makes a copy that is held for another host a volume that is at home here. That host is fenced.
+    pub async fn promote_volume(&self, name: &str) -> Result<VolumeView, HostError> {
+        let volume = known_name(name)?;
+        self.ask_blockd(Request::Promote {
+            name: volume.to_string(),
+        })
+        .await?;
+        self.store.remove_copy(&volume)?;
+        self.store.flush()?;
+        self.volume(name).await
+    }
+
+    /// Goes on with the copies that a daemon before served, and with promotions that it had begun.
+    pub(super) async fn settle_mirrors(&self) -> Result<(), HostError> {
+        let blockd = self.blockd.clone();
+        let seen = blocking(move || {
+            let names = blockd.names()?.into_iter();
+            let seen = names.filter_map(|name| Some((blockd.inspect(&name).ok()?, name)));
+            Ok::<_, VolumeError>(seen.collect::<Vec<_>>())
+        });
+        for (status, volume) in seen.await? {
+            if let Held::Promoted(_) = status.held
+                && status.mirrors.is_empty()
+                && self
+                    .copy_of(&volume)?
+                    .is_some_and(|it| it.arriving.is_none())
+            {
+                self.store.remove_copy(&volume)?;
+            }
+            for mirror in status.mirrors {
+                self.serve_mirror((volume.clone(), mirror.host));
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps a line to a host that holds a copy, until it is not to any more.
+    fn serve_mirror(&self, of: (VmName, String)) {
+        if !lock(&self.mirrors.0).insert(of.clone()) {
+            return;
+        }
+        let host = self.handle();
+        tokio::spawn(async move {
+            loop {
+                let Some(host) = host.upgrade() else { return };
+                if host.forks.is_closed() || !lock(&host.mirrors.0).contains(&of) {
+                    return;
+                }
+                match host.dial_mirror(&of).await {
+                    Ok(()) => {}
+                    // The volume has gone.
+                    Err(error) if error.kind() == ErrorKind::NotFound => {
+                        lock(&host.mirrors.0).remove(&of);
+                        return;
+                    }
+                    Err(error) => {
+                        tracing::debug!(
+                            ?of,
+                            error = &error as &dyn std::error::Error,
+                            "no line to a host that is to hold a copy"
+                        );
+                    }
+                }
+                drop(host);
+                sleep(AGAIN).await;
+            }
+        });
+    }
+
+    async fn dial_mirror(&self, (volume, to): &(VmName, String)) -> Result<(), HostError> {
+        let (blockd, name) = (self.blockd.clone(), volume.clone());
+        let status = blocking(move || blockd.inspect(&name)).await?;
+        let mut mirrors = status.mirrors.iter();
+        if mirrors.any(|it| it.host == *to && it.is_promoted) {
+            tracing::error!(%volume, host = to, "the volume is at home there now: its copy was promoted");
+            self.store.put_copy(&VolumeCopy {
+                volume: volume.clone(),
+                id: Some(status.id),
+                at: to.clone(),
+                arriving: None,
+                is_new: false,
+            })?;
+            // Its writer is fenced: no flush of it is answered because there are no hosts any more.
+            let ended = Request::SetMirrors {
+                name: volume.to_string(),
+                plan: MirrorPlan::default(),
+            };
+            self.ask_blockd(ended).await?;
+            lock(&self.mirrors.0).retain(|it| it.0 != *volume);
+            return Ok(());
+        }
+        let wanted = PeerHold {
+            id: status.id,
+            from: self.own_name(),
+        };
+        let failed = |source| HostError::Peer {
+            peer: to.clone(),
+            source,
+        };
+        // No answer about the volume.
+        let unknown = |error: HostError| match error.kind() == ErrorKind::NotFound {
+            true => HostError::Invalid(format!("no host is called {to}")),
+            false => error,
+        };
+        let peer = self.peer(to).map_err(unknown)?;
+        let line = timeout(self.options.patience, peer.hold(volume, wanted));
+        let line = line
+            .await
+            .unwrap_or_else(|_| Err(crate::remote::late(self.options.patience)));
+        let there = line.map_err(failed).map_err(unknown)?;
+        let mirror = Request::Mirror {
+            name: volume.to_string(),
+            to: to.clone(),
+        };
+        let blockd = self.blockd.clone();
+        let (server, said) = blocking(move || blockd.line(&mirror)).await?;
+        if let Err(error) = (SupplyLine { server, said }).carry(there).await {
+            tracing::debug!(%volume, host = to, %error, "line broken");
+        }
+        Ok(())
+    }
+
+    /// Takes a line by which another host has a copy of its volume held here.
+    pub async fn hold_copy(&self, volume: &str, wanted: PeerHold) -> Result<SupplyLine, HostError> {
+        let name = volume.parse::<VmName>();
+        let name = name.map_err(|_| HostError::Invalid(format!("{volume:?} is no volume")))?;
+        let (blockd, looked) = (self.blockd.clone(), name.clone());
+        let found = match blocking(move || blockd.inspect(&looked)).await {
+            Ok(status) => Some(status),
+            Err(HostError::Volume(error)) if error.is_missing() => None,
+            Err(error) => return Err(error),
+        };
+        let taken = || VolumeError::Taken {
+            volume: name.clone(),
+        };
+        match &found {
+            Some(status) if status.id != wanted.id || status.held == Held::Not => {
+                return Err(taken().into());
+            }
+            // The server says that it is at home here.
+            Some(status) if matches!(status.held, Held::Promoted(_)) => {}
+            Some(_) | None => {
+                if self.copy_of(&name)?.is_some_and(|it| it.arriving.is_some()) {
+                    return Err(VolumeError::Coming { volume: name }.into());
+                }
+                // Nothing else takes its name from now on.
+                self.store.put_copy(&VolumeCopy {
+                    volume: name.clone(),
+                    id: Some(wanted.id),
+                    at: wanted.from.clone(),
+                    arriving: None,
+                    is_new: false,
+                })?;
+            }
+        }
+        let hold = Request::Hold {
+            name: name.to_string(),
+            from: wanted.from,
+        };
+        let blockd = self.blockd.clone();
+        let (server, said) = blocking(move || blockd.line(&hold)).await?;
+        Ok(SupplyLine { server, said })
+    }
+}
