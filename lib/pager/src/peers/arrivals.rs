@@ -18,11 +18,13 @@ use forkyard_transfer::{Loss, Page, PageSet, PageSink};
 use forkyard_types::{ByteCount, ImageId, PAGE_SIZE, PageCount, PageNo};
 use nix::errno::Errno;
 use nix::sys::uio::pwritev;
-use std::collections::BTreeSet;
-use std::fs::File;
-use std::io::{self, ErrorKind, IoSlice};
-use std::os::unix::fs::FileExt;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::{
+    collections::BTreeSet,
+    fs::File,
+    io::{self, ErrorKind, IoSlice},
+    os::unix::fs::FileExt,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 use waiting::Waiting;
 
 /// Most pages, and runs of zero ones, that are kept back.
