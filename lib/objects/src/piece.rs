@@ -108,7 +108,9 @@ mod tests {
     #[test]
     fn pieces_are_a_files_bytes_in_order_and_none_is_empty() {
         let long = usize::try_from(PIECE).expect("fits") + 3;
-        let file: Vec<u8> = (0..long).map(|at| (at % 251) as u8).collect();
+        let file: Vec<u8> = (0..long)
+            .map(|at| u8::try_from(at % 251).expect("fits"))
+            .collect();
         let pieces = pieces_of(&*file).expect("read");
         let (first, last) = file.split_at(long - 3);
         let wanted = [first, last].map(|part| Piece::of(part).expect("a piece"));
