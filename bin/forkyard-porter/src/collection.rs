@@ -1,4 +1,4 @@
-//! Removing pieces that nothing names: see [`collect`] for the order of its steps.
+//! Removing pieces that nothing names: see [`collect`](mod@collect) for the order of its steps.
 
 use crate::objects::{AT_ONCE, Listed, Objects};
 use forkyard_objects::{
