@@ -61,7 +61,7 @@ pub struct CollectRequest {
     pub store: String,
 }
 
-/// What was removed from an object store.
+/// Things that were removed from an object store.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Collected {
@@ -98,9 +98,9 @@ pub struct BackupView {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum BackupState {
-    /// It is there.
+    /// The copy is there.
     Done,
-    /// It is on its way, or waits for its turn.
+    /// The copy is on its way, or waits for its turn.
     Waiting,
     /// The last attempt failed.
     Failing,

@@ -172,7 +172,7 @@ pub struct SubstrateInspect {
     pub parts: Option<SubstrateParts>,
     /// Account of the guest's preparation before it was docked.
     pub guest: Option<SubstrateGuest>,
-    /// Its copy in the store that the host backs its pool up to, if it does.
+    /// Copy in the store that the host backs its pool up to, if it does.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backup: Option<BackupView>,
 }

@@ -77,13 +77,13 @@ async fn leases(objects: &Objects, now: u64, seen: &mut Seen) -> Result<(), Fail
     Ok(())
 }
 
-/// Reads all manifests, whoever has signed them: here they only keep pieces.
+/// Reads all manifests, of any signer: here they only keep pieces.
 async fn manifests(objects: &Objects, seen: &mut Seen) -> Result<(), Failed> {
     objects
         .read_under(layout::SUBSTRATES, |name, object, _| {
             let text = object.splitn(3, |byte| *byte == b'\n').nth(2);
             let manifest = serde_json::from_slice::<Manifest>(text.unwrap_or_default());
-            // What may name pieces is no garbage until someone removes it.
+            // What may name pieces is no garbage until it is removed.
             let manifest = manifest.map_err(|error| unclear(&name, &error))?;
             seen.named.extend(manifest.pieces().map(|it| it.digest));
             Ok(())

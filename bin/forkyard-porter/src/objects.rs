@@ -226,9 +226,9 @@ impl Objects {
 /// Name, bytes and time of an object.
 #[derive(Clone, Debug)]
 pub struct Listed {
-    /// Its name in the store.
+    /// Name in the store.
     pub name: String,
-    /// Its bytes.
+    /// Number of bytes.
     pub bytes: u64,
     /// Seconds since 1970 at which it was stored.
     pub stored: u64,

@@ -22,16 +22,16 @@ use tokio::time::{MissedTickBehavior, interval, sleep};
 const LOOK: Duration = Duration::from_millis(200);
 const SELDOM: Duration = Duration::from_secs(5);
 
-/// What is sent.
+/// Substrate that is sent.
 #[derive(Debug)]
 pub struct Pushed {
     /// Name of the substrate.
     pub name: String,
-    /// Its manifest.
+    /// Manifest of it.
     pub manifest: String,
     /// Files that hold its pieces.
     pub files: Vec<File>,
-    /// What becomes of one of that name.
+    /// Treatment of one of that name.
     pub over: Over,
     /// Pieces that are there are read.
     pub verify: bool,

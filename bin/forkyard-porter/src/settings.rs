@@ -45,7 +45,7 @@ pub struct Bucket {
     pub virtual_hosted: bool,
 }
 
-/// Text that is shown to nobody.
+/// Text that is never shown.
 #[derive(Deserialize)]
 pub struct Secret(pub String);
 

@@ -119,7 +119,7 @@ fn carried(host: &Host, other: &Host, store: &str, objects: &Path, key: &str) {
         other.ok(["substrate", "rm", "s"]);
     }
 
-    // A manifest that was changed, or is another's; neither is replaced by anyone's push.
+    // A manifest that was changed, or is another's; neither is replaced by a push.
     let manifest = |name: &str| objects.join("substrates").join(name);
     let [own, others] = ["s", "t"].map(|name| fs::read(manifest(name)).expect("read"));
     let mut changed = own.clone();

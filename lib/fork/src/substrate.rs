@@ -92,7 +92,7 @@ struct Entry {
     #[serde(default)]
     devices_sum: Option<String>,
     guest: Option<SubstrateGuest>,
-    /// Its copy in the store that the pool is backed up to.
+    /// Copy in the store that the pool is backed up to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     backup: Option<backup::Copied>,
     /// Files to be removed: of a dock under way all that it made, of a substrate that is kept

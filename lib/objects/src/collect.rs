@@ -132,7 +132,7 @@ mod tests {
 
     #[derive(Debug)]
     enum Actor {
-        /// Its step, its pieces, and how many of them it has seen to.
+        /// Step, pieces, and number of them that it has seen to.
         Push(Push, Vec<Digest>, usize),
         /// Removes a manifest and collects.
         Collect {

@@ -48,16 +48,16 @@ pub struct Sealed {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ManifestError {
-    /// It is something else, or of another version.
+    /// Something else, or one of another version.
     #[error("it is no manifest that this version knows")]
     Form,
     /// Not signed by the key that it names.
     #[error("its signature is not that of the key that it names, or it was changed")]
     Forged,
-    /// It was signed, and cannot be read.
+    /// Signed, and unreadable.
     #[error("it cannot be parsed")]
     Parse(#[source] serde_json::Error),
-    /// It was signed as another substrate's.
+    /// Signed as another substrate's.
     #[error("it is that of {0:?}")]
     Name(String),
     /// A file or a piece in it cannot be one.

@@ -35,7 +35,7 @@ pub enum Work {
         manifest: String,
         /// Files that its pieces are in.
         files: Vec<File>,
-        /// What becomes of a manifest of that name that is there.
+        /// Treatment of a manifest of that name that is there.
         over: Over,
         /// Pieces that are there are read, and sent again if they are damaged.
         verify: bool,
@@ -59,7 +59,7 @@ pub enum Work {
 pub enum Over {
     /// None must be there.
     Nothing,
-    /// It is replaced.
+    /// One that is there is replaced.
     Replaced,
 }
 
@@ -68,7 +68,7 @@ pub enum Over {
 pub struct File {
     /// Path of the file.
     pub path: PathBuf,
-    /// Its pieces, in order.
+    /// Pieces of it, in order.
     pub pieces: Vec<Piece>,
 }
 
@@ -86,7 +86,7 @@ pub enum Said {
     },
     /// The work is done.
     Done(Done),
-    /// It could not be done.
+    /// The work could not be done.
     Failed(Failed),
 }
 

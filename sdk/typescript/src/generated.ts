@@ -1810,7 +1810,7 @@ export interface components {
             /** @description The clone does not run, and nothing of it is left. */
             error: components["schemas"]["ApiError"];
         };
-        /** @description What was removed from an object store. */
+        /** @description Things that were removed from an object store. */
         Collected: {
             /** @description Bytes of those. */
             bytes: components["schemas"]["ByteCount"];

@@ -130,7 +130,7 @@ pub enum SubstrateError {
         /// The key.
         key: String,
     },
-    /// What describes the substrate in a store is not what a host has signed.
+    /// The manifest in a store is not one that a host has signed.
     #[error("cannot import the substrate {path}")]
     Manifest {
         /// Address of the substrate.
