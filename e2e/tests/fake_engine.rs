@@ -26,10 +26,14 @@ mod independence;
 mod life;
 #[path = "fake_engine/migrate.rs"]
 mod migrate;
+#[path = "fake_engine/objects.rs"]
+mod objects;
 #[path = "fake_engine/ports.rs"]
 mod ports;
 #[path = "fake_engine/python.rs"]
 mod python;
+#[path = "fake_engine/s3.rs"]
+mod s3;
 #[path = "fake_engine/standby.rs"]
 mod standby;
 #[path = "fake_engine/steps.rs"]

@@ -1,6 +1,8 @@
 //! Substrates: VMs that are kept small, to be woken as independent ones.
 
-use crate::{ByteCount, CloneResult, Idle, ImageId, Labels, Lifetime, NetworkPolicy, VmName};
+use crate::{
+    BackupView, ByteCount, CloneResult, Idle, ImageId, Labels, Lifetime, NetworkPolicy, VmName,
+};
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::PathBuf};
 
@@ -149,6 +151,12 @@ pub struct SubstrateSizes {
     pub block: ByteCount,
     /// Most vCPUs of a VM of it.
     pub most_vcpus: u8,
+    /// Root disk that it was docked with.
+    #[serde(default)]
+    pub disk: ByteCount,
+    /// Largest root disk of a VM of it.
+    #[serde(default)]
+    pub most_disk: ByteCount,
 }
 
 /// `GET /v1/substrates/{name}`: where a substrate's bytes are.
@@ -164,6 +172,9 @@ pub struct SubstrateInspect {
     pub parts: Option<SubstrateParts>,
     /// Account of the guest's preparation before it was docked.
     pub guest: Option<SubstrateGuest>,
+    /// Copy in the store that the host backs its pool up to, if it does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backup: Option<BackupView>,
 }
 
 /// Bytes of a substrate's parts.
@@ -235,6 +246,14 @@ pub struct ActivateRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 64))]
     pub vcpus: Option<u8>,
+    /// Root disk of each in bytes, no smaller than it was docked; as it was docked if absent. Its file system is as large
+    /// before the VM is ready.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "schema",
+        schema(value_type = u64, minimum = 1_048_576, maximum = 1_099_511_627_776_u64, multiple_of = 1_048_576)
+    )]
+    pub disk: Option<ByteCount>,
     /// Rights of each of them and its clones on the network.
     #[serde(default)]
     pub network: NetworkPolicy,
@@ -291,31 +310,44 @@ pub struct IndependenceView {
     pub problem: Option<String>,
 }
 
-/// `POST /v1/substrates/{name}/push`: put a substrate into a folder of the host, for other hosts.
+/// `POST /v1/substrates/{name}/push`: put a substrate into a folder of the host or an object store, for
+/// other hosts. One of both is named.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PushRequest {
     /// Absolute path of the folder. In it the substrate is a folder of its own name.
-    #[cfg_attr(feature = "schema", schema(value_type = String))]
-    pub folder: PathBuf,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+    pub folder: Option<PathBuf>,
+    /// Address of the store: `file:///FOLDER` or `s3://BUCKET/PREFIX`. It is sent what it has not.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<String>,
+    /// Have what the store has already read, and sent again if it is damaged there.
+    #[serde(default)]
+    pub verify: bool,
 }
 
-/// `POST /v1/substrates/pull`: bring a substrate in from a folder of the host.
+/// `POST /v1/substrates/pull`: bring a substrate in from a folder of the host or an object store. One of
+/// both is named.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct PullRequest {
     /// Absolute path of the substrate's own folder.
-    #[cfg_attr(feature = "schema", schema(value_type = String))]
-    pub folder: PathBuf,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<String>))]
+    pub folder: Option<PathBuf>,
+    /// Address of the substrate in a store: that of the store, `/`, its name.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub store: Option<String>,
     /// Name that it is to have here; the one that it had if absent.
     #[serde(default)]
     pub name: Option<VmName>,
     /// Public key of the host that must have signed it, beside this host itself.
     #[serde(default)]
     pub trust: Option<String>,
-    /// Accept any signature, or none.
+    /// Accept any signature, or none. For folders.
     #[serde(default)]
     pub unsigned: bool,
 }

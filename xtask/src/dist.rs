@@ -2,7 +2,7 @@
 //! quickly for tests, which wait for guests most of the time.
 //!
 //! ```text
-//! target/dist/bin/{forkyard,forkyardd,forkyard-pager,forkyard-blockd,forkyard-dispatcher,forkyard-friendly,forkyard-frontend,forkyard-gateway,forkyard-unpack}
+//! target/dist/bin/{forkyard,forkyardd,forkyard-pager,forkyard-blockd,forkyard-dispatcher,forkyard-friendly,forkyard-frontend,forkyard-gateway,forkyard-porter,forkyard-unpack}
 //! target/dist/share/forkyard/libforkyard_track.so
 //! target/dist/share/forkyard/guest/{bin,lib,include,python}/…
 //! target/dist/share/forkyard/images/*.toml
@@ -55,7 +55,7 @@ impl Profile {
 }
 
 /// Programs of hosts, and their places in what is laid out.
-const HOSTS: [(&str, &str); 9] = [
+const HOSTS: [(&str, &str); 10] = [
     ("forkyard", "bin/forkyard"),
     ("forkyardd", "bin/forkyardd"),
     ("forkyard-pager", "bin/forkyard-pager"),
@@ -64,6 +64,7 @@ const HOSTS: [(&str, &str); 9] = [
     ("forkyard-frontend", "bin/forkyard-frontend"),
     ("forkyard-gateway", "bin/forkyard-gateway"),
     ("forkyard-friendly", "bin/forkyard-friendly"),
+    ("forkyard-porter", "bin/forkyard-porter"),
     ("forkyard-unpack", "bin/forkyard-unpack"),
 ];
 
@@ -96,7 +97,7 @@ const GUESTS: [(&str, &str); 6] = [
 ];
 
 /// Programs of a host whose machines are made up, and their places in `target/fake/`.
-const FAKE: [(&str, &str); 8] = [
+const FAKE: [(&str, &str); 9] = [
     ("forkyard", "bin/forkyard"),
     ("forkyardd-fake", "bin/forkyardd"),
     ("forkyard-fake-machine", "bin/forkyard-fake-machine"),
@@ -104,6 +105,7 @@ const FAKE: [(&str, &str); 8] = [
     ("forkyard-blockd", "bin/forkyard-blockd"),
     ("forkyard-frontend", "bin/forkyard-frontend"),
     ("forkyard-gateway", "bin/forkyard-gateway"),
+    ("forkyard-porter", "bin/forkyard-porter"),
     ("forkyard-unpack", "bin/forkyard-unpack"),
 ];
 

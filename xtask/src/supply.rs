@@ -10,7 +10,7 @@ use std::{collections::BTreeMap, env, ffi::OsStr, fs, path::Path};
 /// The one place that packages come from.
 const SOURCE: &str = "registry+https://github.com/rust-lang/crates.io-index";
 /// Licences that go with this project's, which is Apache-2.0.
-const LICENCES: [&str; 16] = [
+const LICENCES: [&str; 17] = [
     "0BSD",
     "Apache-2.0",
     "Apache-2.0 WITH LLVM-exception",
@@ -18,6 +18,7 @@ const LICENCES: [&str; 16] = [
     "BSD-3-Clause",
     "BSL-1.0",
     "CC0-1.0",
+    "CDLA-Permissive-2.0",
     "ISC",
     "MIT",
     "MIT-0",

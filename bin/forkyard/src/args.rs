@@ -409,6 +409,9 @@ pub struct Run {
     /// Memory, in MiB unless a unit is said (512M, 1G): 256 MiB if absent, of a substrate as much as was docked.
     #[arg(long, value_parser = memory)]
     pub memory: Option<ByteCount>,
+    /// Root disk, in MiB unless a unit is said (4G), of a VM that is taken of a substrate: as large as it was docked or larger.
+    #[arg(long, value_name = "SIZE", value_parser = memory, requires = "from")]
+    pub disk: Option<ByteCount>,
     /// Clones to keep warm: a fork of up to so many starts no QEMU.
     #[arg(long, default_value_t = 0)]
     pub warm: u16,

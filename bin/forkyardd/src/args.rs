@@ -3,7 +3,9 @@
 use crate::cluster;
 use anyhow::Context;
 use clap::{ArgAction, Parser};
-use forkyard_fork::{AccelChoice, Folders, GuestBounds, Options, Push, SettleFirst};
+use forkyard_fork::{
+    AccelChoice, Folders, GuestBounds, Options, Push, SettleFirst, StoreAddress, Stores,
+};
 use forkyard_types::ByteCount;
 use std::{net::SocketAddr, num::NonZeroUsize, path::PathBuf, time::Duration};
 
@@ -163,6 +165,14 @@ pub struct Args {
         default_value_t = 8192
     )]
     pub substrate_pool: u64,
+    /// File with endpoints and keys of object stores that substrates are pushed to and pulled from, for
+    /// its owner alone: docs/substrates.md. What it does not name is reached by AWS_… variables.
+    #[arg(long, env = "FORKYARD_OBJECT_STORES", value_name = "FILE")]
+    pub object_stores: Option<PathBuf>,
+    /// Object store that substrates are copied to in the background: file:///FOLDER or
+    /// s3://BUCKET/PREFIX, which is to be of this host alone.
+    #[arg(long, env = "FORKYARD_SUBSTRATE_BACKUP", value_name = "STORE")]
+    pub substrate_backup: Option<StoreAddress>,
     /// Seconds for which the memory of a VM that has moved to another host is kept: if it comes back,
     /// what has not changed is not sent again. 0: not at all.
     #[arg(
@@ -228,6 +238,16 @@ impl Args {
             state: self.state_dir.clone(),
             run: self.run_dir.clone(),
             cache: self.cache_dir.clone(),
+        })
+    }
+
+    /// Object stores that the operator chose.
+    pub fn stores(&self) -> anyhow::Result<Stores> {
+        // Read by processes that may be elsewhere.
+        let settings = self.object_stores.as_ref().map(std::path::absolute);
+        Ok(Stores {
+            settings: settings.transpose()?,
+            backup: self.substrate_backup.clone(),
         })
     }
 

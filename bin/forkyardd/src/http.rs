@@ -15,6 +15,7 @@ mod peer;
 pub mod ports;
 mod sched;
 mod shares;
+mod stores;
 mod substrates;
 mod terms;
 mod tickets;
@@ -232,6 +233,10 @@ fn common() -> OpenApiRouter<Shared> {
         .routes(routes!(substrates::push))
         .routes(routes!(substrates::pull))
         .routes(routes!(substrates::key))
+        .routes(routes!(stores::list, stores::remove))
+        .routes(routes!(stores::collect))
+        .routes(routes!(stores::keys, stores::trust))
+        .routes(routes!(stores::forget))
         .routes(routes!(volumes::list, volumes::create))
         .routes(routes!(volumes::inspect, volumes::remove))
         .routes(routes!(volumes::snapshot))

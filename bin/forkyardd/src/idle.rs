@@ -96,9 +96,10 @@ impl Idle {
         }
     }
 
-    /// Checks that there is neither VM nor request, and none is to be kept ready.
+    /// Checks that there is neither VM nor request, none is to be kept ready, and nothing is to be copied.
     fn is_now(&self, host: &Host) -> bool {
-        host.list().is_empty() && !host.keeps_standby() && self.seen.borrow().under_way == 0
+        let unused = host.list().is_empty() && !host.keeps_standby();
+        unused && self.seen.borrow().under_way == 0 && !host.backs_up()
     }
 }
 

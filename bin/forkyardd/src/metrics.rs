@@ -8,7 +8,7 @@ use anyhow::Context;
 use axum::{extract::State, http::header, response::IntoResponse};
 use forkyard_fork::{Host, HostError, telemetry};
 use forkyard_service::links;
-use forkyard_types::VmState;
+use forkyard_types::{BackupState, VmState};
 use metrics::{Unit, describe_counter, describe_gauge, describe_histogram, gauge};
 use metrics_exporter_prometheus::{Matcher, PrometheusBuilder, PrometheusHandle};
 use std::sync::Arc;
@@ -18,6 +18,7 @@ const WARM_SHELLS: &str = "forkyard_warm_shells";
 const PAGE_IMAGES: &str = "forkyard_page_images";
 const IMAGE_PAGES: &str = "forkyard_page_image_pages";
 const PAGES_SERVED: &str = "forkyard_page_image_pages_served";
+const BACKUPS: &str = "forkyard_substrate_backups";
 const BUILD: &str = "forkyard_build_info";
 
 /// From a millisecond, which a warm fork's shells take, to a minute.
@@ -50,6 +51,10 @@ impl Metrics {
 
 fn describe() {
     describe_gauge!(VMS, "VMs, by state");
+    describe_gauge!(
+        BACKUPS,
+        "Substrates of a pool that is backed up to an object store, by the state of their copies"
+    );
     describe_gauge!(WARM_SHELLS, "Shells that wait for a fork");
     describe_gauge!(PAGE_IMAGES, "Page images in the pager");
     describe_gauge!(IMAGE_PAGES, "Pages (4096 bytes) these hold");
@@ -116,6 +121,14 @@ async fn look(host: &Host) -> Result<(), HostError> {
     ] {
         let count = vms.iter().filter(|vm| vm.state == state).count();
         set(VMS, &[("state", label)], count as u64);
+    }
+    for (state, count) in host.backup_counts()? {
+        let label = match state {
+            BackupState::Done => "done",
+            BackupState::Waiting => "waiting",
+            BackupState::Failing => "failing",
+        };
+        set(BACKUPS, &[("state", label)], count);
     }
     volumes::tell(&host.volume_counts().await?);
     set(WARM_SHELLS, &[], host.warm_shells()? as u64);

@@ -35,7 +35,9 @@ pub async fn serve(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
     if let Some(pages) = args.pages.filter(|at| at.ip().is_unspecified()) {
         anyhow::bail!("--pages {pages}: others must be told an address of this host's");
     }
+    let stores = args.stores()?;
     let host = listen::host(folders, options, engine).await?;
+    host.use_stores(stores);
     let (remote, view, node) = match network(&args).await {
         Ok(network) => network,
         Err(error) => {

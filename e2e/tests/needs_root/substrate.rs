@@ -259,6 +259,18 @@ fn seen_by_guest(host: &Host, name: &str) -> (bool, u32) {
     ((440..512).contains(&mib), vcpus)
 }
 
+/// Checks that a guest's root disk is of so many GiB, and its file system nearly so.
+fn has_disk(host: &Host, name: &str, gib: u64) {
+    let said = host.sh(name, "cat /sys/block/vda/size; stat -f -c '%b %S' /");
+    let numbers = said.split_whitespace().map(|it| it.parse::<u64>());
+    let numbers: Vec<_> = numbers.collect::<Result<_, _>>().expect("numbers");
+    let [sectors, blocks, block] = numbers[..] else {
+        panic!("{said}");
+    };
+    assert_eq!(sectors * 512, gib << 30, "{name}");
+    assert!(blocks * block > (gib << 30) / 10 * 9, "{name}: {said}");
+}
+
 /// MiB of memory and vCPUs, by the guest's account.
 fn memory_and_vcpus(host: &Host, name: &str) -> (u64, u32) {
     let said = host.sh(name, "awk '/MemTotal/ {print $2}' /proc/meminfo; nproc");
@@ -287,6 +299,8 @@ fn a_substrate_wakes_larger_than_it_was_docked_and_stays_so() {
         (["--memory", "8G"], "at most, 4 GiB"),
         (["--vcpus", "9"], "places for 8 vCPUs at most"),
         (["--vcpus", "0"], "wanted 1 to 64"),
+        (["--disk", "64M"], "cannot have a smaller one"),
+        (["--disk", "2048G"], "grows to 1024 GiB"),
     ] {
         let said = refused(&words);
         assert!(said.contains(why), "{words:?}: {said}");
@@ -294,7 +308,8 @@ fn a_substrate_wakes_larger_than_it_was_docked_and_stays_so() {
     let seen: SubstrateInspect = host.json(["substrate", "inspect", "base"]);
     assert_eq!(seen.sizes.most_memory, ByteCount(4 << 30));
 
-    let size = ["--memory", "1G", "--vcpus", "2"];
+    let docked = seen.sizes.disk;
+    let size = ["--memory", "1G", "--vcpus", "2", "--disk", "3G"];
     let run = ["run", "--from", "base", "--name", "big"];
     host.start(run.iter().chain(&size), "").wait().exited(0);
     let (mib, vcpus) = memory_and_vcpus(&host, "big");
@@ -311,12 +326,21 @@ fn a_substrate_wakes_larger_than_it_was_docked_and_stays_so() {
         "big",
         "for c in 0 1; do taskset $((c + 1)) true || exit 1; done",
     );
+    // More than was on the docked one's disk, which its file system has room for.
+    assert!(docked < ByteCount(3 << 30), "{docked}");
+    has_disk(&host, "big", 3);
+    // What is larger than the docked disk takes all of that: what is written then lies beyond it.
+    host.sh("big", "fallocate -l 300M /all && cp /m/some /far && sync");
+    let far = |name: &str| host.sh(name, "md5sum </far");
+    let written = far("big");
     // Clones, checkpoints and what is docked of it have all of that.
     let clone = host.fork("big", 1).remove(0);
     let clone = clone.name.as_str();
     assert_eq!(memory_and_vcpus(&host, clone), (mib, 2));
     let whole = sum(&host, "big");
     assert_eq!(sum(&host, clone), whole);
+    has_disk(&host, clone, 3);
+    assert_eq!(far(clone), written);
     host.ok(["rm", clone]);
     host.ok(["checkpoint", "big", "--name", "kept"]);
     let again = host.fork("kept", 1).remove(0);
@@ -351,12 +375,19 @@ fn a_substrate_wakes_larger_than_it_was_docked_and_stays_so() {
     assert_eq!(ready().hits, 1);
     host.ok(["substrate", "standby", "next", "--count", "0"]);
     assert_eq!(memory_and_vcpus(&host, "more"), (mib + 128, 3));
+    has_disk(&host, "more", 3);
+    assert_eq!(far("more"), written);
+    host.ok(["rm", "more"]);
+    let size = ["--as", "more", "--vcpus", "3", "--disk", "4G"];
+    activate_as(&host, "next", &size);
     // From its own disk it boots with all that it has.
     host.ok(["stop", "more"]);
     host.ok(["start", "more"]);
     let told: forkyard_types::VmInspect = host.json(["inspect", "more"]);
     assert_eq!(told.booted, told.vm.memory);
     assert_eq!(memory_and_vcpus(&host, "more").1, 3);
+    has_disk(&host, "more", 4);
+    assert_eq!(far("more"), written);
     host.ok(["rm", "--all"]);
     host.ok(["substrate", "rm", "next"]);
     host.ok(["substrate", "rm", "base"]);

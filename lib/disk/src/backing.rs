@@ -68,7 +68,7 @@ impl Backing {
     }
 
     /// Size of the disk in it. Blocks for one small read.
-    pub(crate) fn size(&self) -> Result<ByteCount, DiskError> {
+    pub fn size(&self) -> Result<ByteCount, DiskError> {
         let file = File::open(&self.path).map_err(DiskError::io("open", &self.path))?;
         match self.format {
             Format::Raw => {

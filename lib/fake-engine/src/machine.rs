@@ -199,6 +199,11 @@ impl Machine for FakeMachine {
         Ok(())
     }
 
+    async fn grow_disk(&self, _size: ByteCount) -> Result<(), VmmError> {
+        // Its guest reads none.
+        Ok(())
+    }
+
     async fn ram(&self) -> Result<Region, VmmError> {
         let Reply::Ram(hva) = self.link.ask("ram", Order::Ram).await? else {
             return Err(nonsense("ram"));

@@ -67,6 +67,7 @@ impl Host {
     async fn problems(&self) -> Result<Vec<String>, HostError> {
         let mut problems = problems();
         problems.extend(self.volume_problems().await?);
+        problems.extend(self.backup_problems()?);
         Ok(problems)
     }
 

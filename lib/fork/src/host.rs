@@ -13,7 +13,7 @@ use crate::{
     progress::Progress,
     quota::Quotas,
     remote::{IncomingImages, Peering, RemoteClones, order},
-    substrate::Standbys,
+    substrate::{Backups, Chosen, Standbys},
     ticket::Tickets,
     volumes::Blockd,
 };
@@ -108,6 +108,9 @@ pub struct Host {
     /// Held while a substrate is made or removed. Names of boots that could not be kept: this
     /// daemon tries none of them again.
     pub(crate) docks: tokio::sync::Mutex<BTreeSet<VmName>>,
+    /// Object stores of substrates.
+    pub(crate) stores: Chosen,
+    pub(crate) backups: Backups,
     /// Disks that come to depend on nothing.
     pub(crate) independence: Independence,
     /// VMs that are ready to be taken.
@@ -173,6 +176,8 @@ impl Host {
             peering: OnceLock::new(),
             incoming_images: IncomingImages::default(),
             docks: tokio::sync::Mutex::default(),
+            stores: Chosen::default(),
+            backups: Backups::default(),
             independence: Independence::default(),
             standbys: Standbys::default(),
             larger: Mutex::default(),

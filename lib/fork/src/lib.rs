@@ -67,6 +67,7 @@ pub use forkyard_agent_link::{Duplex, Piece, Visitors};
 pub use forkyard_blockd::Counts as VolumeCounts;
 pub use forkyard_guest_image::Reach;
 pub use forkyard_network::Closed;
+pub use forkyard_objects::Address as StoreAddress;
 pub use forkyard_pager::{Got, Link, LinkUse, Push};
 pub use forkyard_records::FamilyNo;
 pub use forkyard_vm::{
@@ -81,7 +82,7 @@ pub use quota::QuotaReached;
 pub use remote::{HERE, Neighbours, Peer, SettleFirst, UnknownOrder};
 pub use room::{Granted, Lot, Room};
 pub use snapshot::OtherAgent;
-pub use substrate::SubstrateError;
+pub use substrate::{Stores, SubstrateError};
 pub use ticket::{Denied, Promise, Share, Tickets, lay_out};
 pub use volumes::SupplyLine;
 pub use volumes::VolumeError;

@@ -16,6 +16,7 @@
 //! [`settle`]: Host::settle_substrates
 
 mod activate;
+mod backup;
 mod boots;
 mod bundle;
 mod carry;
@@ -24,13 +25,19 @@ mod error;
 mod names;
 mod open;
 mod pack;
+mod porter;
 mod room;
 mod settle;
 mod sizes;
 mod standby;
+mod stored;
+mod trusted;
 
+pub(crate) use backup::Backups;
 pub(crate) use boots::to_keep;
 pub use error::SubstrateError;
+pub(crate) use porter::Chosen;
+pub use porter::Stores;
 pub(crate) use standby::Standbys;
 
 use crate::{Host, HostError, bases::allocated, blocking::blocking};
@@ -85,6 +92,9 @@ struct Entry {
     #[serde(default)]
     devices_sum: Option<String>,
     guest: Option<SubstrateGuest>,
+    /// Copy in the store that the pool is backed up to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    backup: Option<backup::Copied>,
     /// Files to be removed: of a dock under way all that it made, of a substrate that is kept
     /// also the VM.
     leaving: Option<Leaving>,
@@ -148,15 +158,18 @@ impl Host {
     }
 
     /// A substrate in full.
-    pub fn inspect_substrate(
+    pub async fn inspect_substrate(
         &self,
         name: &str,
         asker: Option<&str>,
     ) -> Result<SubstrateInspect, HostError> {
         let found = self.substrate(name, Act::Open, asker)?;
+        // One that is damaged or not whole yet is shown as well.
+        let disk = self.docked_disk(&found).await.unwrap_or_default();
         Ok(SubstrateInspect {
             substrate: self.view_of_substrate(&found)?,
-            sizes: found.sizes(),
+            sizes: found.sizes(disk),
+            backup: self.backup_of(&found),
             parts: found.entry.parts,
             guest: found.entry.guest,
         })

@@ -7,7 +7,7 @@ use crate::{
     Copied, Overlay, RootDisk, Told, VmmError, argv,
     link::Link,
     qmp::{
-        BlockCommit, BlockDevice, BlockStream, BlockdevAdd, QueryBlock, QueryJobs,
+        BlockCommit, BlockDevice, BlockResize, BlockStream, BlockdevAdd, QueryBlock, QueryJobs,
         QueryNamedBlockNodes,
     },
 };
@@ -187,6 +187,14 @@ impl Disk {
         .await?;
         see_through_telling(link, told, give_up).await?;
         close_all(link, below).await
+    }
+
+    /// Makes the active slice larger. Cancel-safe.
+    pub(crate) async fn grow(&mut self, link: &Link, size: ByteCount) -> Result<(), VmmError> {
+        let (active, _) = self.numbers(link).await?;
+        let node_name = argv::slice_name(active);
+        let size = size.0;
+        link.ask(BlockResize { node_name, size }).await.map(drop)
     }
 
     async fn numbers(&mut self, link: &Link) -> Result<(u64, u64), VmmError> {

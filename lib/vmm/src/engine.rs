@@ -191,6 +191,10 @@ pub trait Machine: fmt::Debug + Send + Sync {
     /// have places for them ([`most_vcpus`](crate::most_vcpus)).
     async fn add_vcpus(&self, total: NonZeroU8) -> Result<(), VmmError>;
 
+    /// Makes the active slice a disk of that size, which is no smaller than it was; its guest hears of it.
+    /// A size that it has already is told again.
+    async fn grow_disk(&self, size: ByteCount) -> Result<(), VmmError>;
+
     /// Finds the guest's memory in the address space of the process.
     async fn ram(&self) -> Result<Region, VmmError>;
 

@@ -26,6 +26,8 @@ pub(crate) const TABLE: &[u8] = include_bytes!("growth.aml");
 const PLACES: u8 = 8;
 /// A guest's kernel takes memory in blocks of this size.
 pub const BLOCK: ByteCount = ByteCount(128 << 20);
+/// Largest root disk.
+pub const MOST_DISK: ByteCount = ByteCount(1 << 40);
 /// A kernel needs memory of that which it has to take care of more: a 64th of that.
 const TIMES: u64 = 16;
 
@@ -64,6 +66,17 @@ pub enum Ungrown {
         /// Memory that its guest booted with.
         booted: ByteCount,
     },
+    /// A smaller disk than it has.
+    #[error(
+        "it has a disk of {has}, and cannot have a smaller one: its file system would be cut off"
+    )]
+    SmallerDisk {
+        /// Size of its disk.
+        has: ByteCount,
+    },
+    /// A larger disk than there are.
+    #[error("its disk grows to {MOST_DISK} at most")]
+    LargeDisk,
     /// Fewer processors than it has.
     #[error("it has {has} vCPUs, and cannot have fewer")]
     FewerProcessors {
@@ -137,6 +150,15 @@ pub fn check_vcpus(has: NonZeroU8, wanted: NonZeroU8) -> Result<(), Ungrown> {
     }
 }
 
+/// Checks that a machine can have so large a disk which has some.
+pub fn check_disk(has: ByteCount, wanted: ByteCount) -> Result<(), Ungrown> {
+    match wanted {
+        _ if wanted < has => Err(Ungrown::SmallerDisk { has }),
+        _ if wanted > MOST_DISK => Err(Ungrown::LargeDisk),
+        _ => Ok(()),
+    }
+}
+
 /// Memory below 4 GiB that the emulator must be told of, or it would put more there than the guest
 /// found when it booted.
 pub(crate) fn below_4g(booted: ByteCount, memory: ByteCount) -> Option<ByteCount> {
@@ -198,6 +220,15 @@ mod tests {
 
     const fn mib(count: u64) -> ByteCount {
         ByteCount(count << 20)
+    }
+
+    #[test]
+    fn a_disk_grows_and_never_shrinks() {
+        let check = |has, wanted| check_disk(mib(has), mib(wanted));
+        assert_eq!(check(512, 512), Ok(()));
+        assert_eq!(check(512, 1 << 20), Ok(()));
+        assert_eq!(check(512, 511), Err(Ungrown::SmallerDisk { has: mib(512) }));
+        assert_eq!(check(512, (1 << 20) + 1), Err(Ungrown::LargeDisk));
     }
 
     #[test]

@@ -48,7 +48,9 @@ pub use console::Console;
 pub use engine::{Cause, Copied, Engine, Machine, Overlay, RunState, Shell, Told};
 pub use error::{QmpError, VmmError, VmmErrorKind};
 pub use forkyard_sys_host::userfault::Userfault;
-pub use growth::{BLOCK, Ungrown, check_memory, check_vcpus, most_memory, most_vcpus};
+pub use growth::{
+    BLOCK, MOST_DISK, Ungrown, check_disk, check_memory, check_vcpus, most_memory, most_vcpus,
+};
 pub use layout::page_of_frames;
 pub use machine::QemuMachine;
 pub use process::{Exit, ProcessId};

@@ -220,6 +220,10 @@ impl Machine for QemuMachine {
         growth::add_vcpus(&self.link, total).await
     }
 
+    async fn grow_disk(&self, size: ByteCount) -> Result<(), VmmError> {
+        self.disk.lock().await.grow(&self.link, size).await
+    }
+
     async fn ram(&self) -> Result<Region, VmmError> {
         match self.ram.get() {
             Some(region) => Ok(*region),

@@ -10,7 +10,8 @@ mod command;
 mod handshake;
 
 pub(crate) use command::{
-    BlockCommit, BlockDevice, BlockStream, BlockdevAdd, QueryBlock, QueryJobs, QueryNamedBlockNodes,
+    BlockCommit, BlockDevice, BlockResize, BlockStream, BlockdevAdd, QueryBlock, QueryJobs,
+    QueryNamedBlockNodes,
 };
 
 use crate::{Cause, QmpError};

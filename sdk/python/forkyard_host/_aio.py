@@ -79,10 +79,11 @@ class AsyncForkyard:
         name: str | None = None,
         memory: int | None = None,
         vcpus: int | None = None,
+        disk: int | None = None,
         **more: Any,
     ) -> list[AsyncVm]:
         """Make VMs of a substrate; see Forkyard.activate."""
-        answer = await self._end.ask(_calls.activate(substrate, count, name, (memory, vcpus), more))
+        answer = await self._end.ask(_calls.activate(substrate, count, name, (memory, vcpus, disk), more))
         made, failed = activated(answer, lambda view: AsyncVm(self._end, view))
         if failed:
             for vm in made:
@@ -105,6 +106,22 @@ class AsyncForkyard:
     async def remove_substrate(self, name: str) -> None:
         """Remove a substrate that nothing lies over."""
         await self._end.ask(_calls.remove_substrate(name))
+
+    async def push_substrate(self, name: str, to: str, *, verify: bool = False) -> dict[str, Any]:
+        """Put a substrate into an object store or a folder of the host; see Forkyard.push_substrate."""
+        return dict(await self._end.ask(_calls.push_substrate(name, to, verify)))
+
+    async def pull_substrate(self, place: str, *, name: str | None = None, trust: str | None = None) -> dict[str, Any]:
+        """Bring a substrate in; see Forkyard.pull_substrate."""
+        return dict(await self._end.ask(_calls.pull_substrate(place, name, trust)))
+
+    async def stored_substrates(self, store: str) -> list[dict[str, Any]]:
+        """Every substrate in an object store, by name."""
+        return list(await self._end.ask(_calls.stored_substrates(store)))
+
+    async def remove_stored_substrate(self, store: str, name: str) -> dict[str, Any]:
+        """Remove a substrate from an object store; see Forkyard.remove_stored_substrate."""
+        return dict(await self._end.ask(_calls.remove_stored_substrate(store, name)))
 
     async def volumes(self) -> list[dict[str, Any]]:
         """Every volume, sorted by name."""

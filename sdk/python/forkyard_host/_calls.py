@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from typing import Any, Iterable, Mapping, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 
 class Call(NamedTuple):
@@ -90,11 +90,11 @@ def substrate(name: str) -> Call:
 
 
 def activate(
-    name: str, count: int, vm: str | None, size: tuple[int | None, int | None], more: Mapping[str, Any]
+    name: str, count: int, vm: str | None, size: tuple[int | None, int | None, int | None], more: Mapping[str, Any]
 ) -> Call:
-    """Makes VMs of a substrate, of this memory and so many vCPUs."""
-    memory, vcpus = size
-    words = {"count": count, "name": vm, "memory": memory, "vcpus": vcpus, **more}
+    """Makes VMs of a substrate, of this memory, so many vCPUs and this disk."""
+    memory, vcpus, disk = size
+    words = {"count": count, "name": vm, "memory": memory, "vcpus": vcpus, "disk": disk, **more}
     return Call("POST", of_substrate(name, "activate"), words)
 
 
@@ -110,6 +110,31 @@ def keep_standby(
 def remove_substrate(name: str) -> Call:
     """Removes a substrate."""
     return Call("DELETE", of_substrate(name))
+
+
+def _place(to: str) -> dict[str, str]:
+    """A store by its address, or a folder of the host by its path."""
+    return {"store" if "://" in to else "folder": to}
+
+
+def push_substrate(name: str, to: str, verify: bool) -> Call:
+    """Puts a substrate into a folder or a store."""
+    return Call("POST", of_substrate(name, "push"), {**_place(to), "verify": verify})
+
+
+def pull_substrate(place: str, name: str | None, trust: str | None) -> Call:
+    """Brings a substrate in."""
+    return Call("POST", "/v1/substrates/pull", {**_place(place), "name": name, "trust": trust})
+
+
+def stored_substrates(store: str) -> Call:
+    """Lists the substrates of a store."""
+    return Call("GET", f"/v1/stores?{urlencode({'store': store})}")
+
+
+def remove_stored_substrate(store: str, name: str) -> Call:
+    """Removes a substrate from a store."""
+    return Call("DELETE", f"/v1/stores?{urlencode({'store': store, 'name': name})}")
 
 
 def dock(vm: str, name: str, kind: str, live: bool, more: Mapping[str, Any]) -> Call:

@@ -106,14 +106,15 @@ class Forkyard:
         name: str | None = None,
         memory: int | None = None,
         vcpus: int | None = None,
+        disk: int | None = None,
         **more: Any,
     ) -> list[Vm]:
         """Make VMs of a substrate, each with a family and a network of its own.
 
-        `name`: of the VM, or the beginning of the names of several. `memory`, in bytes, and `vcpus`:
-        of each; without them as was docked. `more`: other fields of the API's request, such as network. ForkyardError if one was not made; the others are removed.
+        `name`: of the VM, or the beginning of the names of several. `memory` and `disk`, in bytes, and
+        `vcpus`: of each; without them as was docked. `more`: other fields of the API's request, such as network. ForkyardError if one was not made; the others are removed.
         """
-        answer = self._end.ask(_calls.activate(substrate, count, name, (memory, vcpus), more))
+        answer = self._end.ask(_calls.activate(substrate, count, name, (memory, vcpus, disk), more))
         made, failed = activated(answer, lambda view: Vm(self._end, view))
         if failed:
             for vm in made:
@@ -141,6 +142,29 @@ class Forkyard:
     def remove_substrate(self, name: str) -> None:
         """Remove a substrate that nothing lies over."""
         self._end.ask(_calls.remove_substrate(name))
+
+    def push_substrate(self, name: str, to: str, *, verify: bool = False) -> dict[str, Any]:
+        """Put a substrate into an object store (`s3://bucket/prefix`, `file:///folder`) or a folder of the host.
+
+        A store is sent what it has not: `sent` and `shared` in the result are bytes. `verify`: read what it has
+        already, and send again what is damaged there. For the host's operator.
+        """
+        return dict(self._end.ask(_calls.push_substrate(name, to, verify)))
+
+    def pull_substrate(self, place: str, *, name: str | None = None, trust: str | None = None) -> dict[str, Any]:
+        """Bring a substrate in from a store (`s3://bucket/prefix/name`) or its folder.
+
+        `name`: that it is to have here. `trust`: the public key of the host that has signed it. For the host's operator.
+        """
+        return dict(self._end.ask(_calls.pull_substrate(place, name, trust)))
+
+    def stored_substrates(self, store: str) -> list[dict[str, Any]]:
+        """Every substrate in an object store, by name. For the host's operator."""
+        return list(self._end.ask(_calls.stored_substrates(store)))
+
+    def remove_stored_substrate(self, store: str, name: str) -> dict[str, Any]:
+        """Remove a substrate from an object store, with what nothing there needs any more. For the host's operator."""
+        return dict(self._end.ask(_calls.remove_stored_substrate(store, name)))
 
     def volumes(self) -> list[dict[str, Any]]:
         """Every volume, sorted by name. A VM boots on one by `run(image, volume={"name": ...})`."""

@@ -590,6 +590,41 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/stores": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the substrates in an object store, by name. For the host's operator alone. */
+        get: operations["list_stored_substrates"];
+        put?: never;
+        post?: never;
+        /** Remove a substrate from an object store, with what nothing there needs any more. For the host's operator alone. */
+        delete: operations["remove_stored_substrate"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/stores/collect": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Remove from an object store what no substrate in it needs. For the host's operator alone. */
+        post: operations["collect_store"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/substrate-key": {
         parameters: {
             query?: never;
@@ -602,6 +637,41 @@ export interface paths {
         put?: never;
         post?: never;
         delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/substrate-keys": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** List the keys of other hosts whose substrates are trusted here. */
+        get: operations["list_trusted_keys"];
+        put?: never;
+        /** Trust a key from now on. For the host's operator alone. */
+        post: operations["trust_key"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/substrate-keys/{key}": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        post?: never;
+        /** Trust a key no longer. Substrates that were pulled stay. For the host's operator alone. */
+        delete: operations["forget_key"];
         options?: never;
         head?: never;
         patch?: never;
@@ -669,7 +739,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Put a substrate into a folder of this host, for other hosts. For the host's operator alone. */
+        /** Put a substrate into a folder of this host or an object store, for other hosts. For the host's operator alone. */
         post: operations["push_substrate"];
         delete?: never;
         options?: never;
@@ -703,7 +773,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Bring in a substrate from a folder of this host. For the host's operator alone. */
+        /** Bring in a substrate from a folder of this host or an object store. For the host's operator alone. */
         post: operations["pull_substrate"];
         delete?: never;
         options?: never;
@@ -1710,6 +1780,12 @@ export interface components {
              * @description VMs wanted.
              */
             count?: number;
+            /**
+             * Format: int64
+             * @description Root disk of each in bytes, no smaller than it was docked; as it was docked if absent. Its file system is as large
+             *     before the VM is ready.
+             */
+            disk?: number;
             /** @description Environment of every command that is run in them from outside. */
             env?: {
                 [key: string]: string;
@@ -1807,6 +1883,25 @@ export interface components {
             /** @description Part of the VM that the image is. */
             part: components["schemas"]["VmPart"];
         };
+        /**
+         * @description Progress of a copy.
+         * @enum {string}
+         */
+        BackupState: "done" | "waiting" | "failing";
+        /** @description The copy of a substrate in the store that the host backs its pool up to. */
+        BackupView: {
+            /**
+             * Format: int64
+             * @description Seconds since 1970 at which it was complete.
+             */
+            at?: number | null;
+            /** @description Reason why the last attempt failed; there will be another. */
+            problem?: string | null;
+            /** @description Progress of the copy. */
+            state: components["schemas"]["BackupState"];
+            /** @description Address of the store. */
+            store: string;
+        };
         /** @description Bits a second. */
         BitRate: string;
         /**
@@ -1838,6 +1933,21 @@ export interface components {
         } | {
             /** @description The clone does not run, and nothing of it is left. */
             error: components["schemas"]["ApiError"];
+        };
+        /** @description Things that were removed from an object store. */
+        Collected: {
+            /** @description Bytes of those. */
+            bytes: components["schemas"]["ByteCount"];
+            /**
+             * Format: int64
+             * @description Pieces that were removed.
+             */
+            pieces: number;
+        };
+        /** @description `POST /v1/stores/collect`: remove what no substrate in a store needs. */
+        CollectRequest: {
+            /** @description Address of the store: `file:///FOLDER` or `s3://BUCKET/PREFIX`. */
+            store: string;
         };
         /** @description A CPU, and the vCPUs it is meant for. */
         CpuSched: {
@@ -3654,20 +3764,39 @@ export interface components {
             /** @description The ports, `[ADDRESS:]PORT:GUESTPORT[/udp]`: all of them or none. */
             ports: string[];
         };
-        /** @description `POST /v1/substrates/pull`: bring a substrate in from a folder of the host. */
+        /**
+         * @description `POST /v1/substrates/pull`: bring a substrate in from a folder of the host or an object store. One of
+         *     both is named.
+         */
         PullRequest: {
             /** @description Absolute path of the substrate's own folder. */
-            folder: string;
+            folder?: string | null;
             name?: components["schemas"]["VmName"] | null;
+            /** @description Address of the substrate in a store: that of the store, `/`, its name. */
+            store?: string | null;
             /** @description Public key of the host that must have signed it, beside this host itself. */
             trust?: string | null;
-            /** @description Accept any signature, or none. */
+            /** @description Accept any signature, or none. For folders. */
             unsigned?: boolean;
         };
-        /** @description `POST /v1/substrates/{name}/push`: put a substrate into a folder of the host, for other hosts. */
+        /**
+         * @description `POST /v1/substrates/{name}/push`: put a substrate into a folder of the host or an object store, for
+         *     other hosts. One of both is named.
+         */
         PushRequest: {
             /** @description Absolute path of the folder. In it the substrate is a folder of its own name. */
-            folder: string;
+            folder?: string | null;
+            /** @description Address of the store: `file:///FOLDER` or `s3://BUCKET/PREFIX`. It is sent what it has not. */
+            store?: string | null;
+            /** @description Have what the store has already read, and sent again if it is damaged there. */
+            verify?: boolean;
+        };
+        /** @description Result of a push. */
+        PushResponse: components["schemas"]["SubstrateView"] & {
+            /** @description Bytes that were sent to an object store; 0 for a folder. */
+            sent?: components["schemas"]["ByteCount"];
+            /** @description Bytes that the store had already, of this or of other substrates. */
+            shared?: components["schemas"]["ByteCount"];
         };
         /** @description `POST /v1/quotas/{user}`: what a user's VMs may take of the whole cluster. */
         QuotaRequest: {
@@ -4069,6 +4198,39 @@ export interface components {
          * @enum {string}
          */
         Start: "at_boot" | "never";
+        /** @description Description of a substrate in an object store. */
+        StoredFacts: {
+            /** @description Image that its VM, or an ancestor, booted from. */
+            image: string;
+            /** @description Kind of the substrate. */
+            kind: components["schemas"]["SubstrateKind"];
+            /** @description Memory of its VMs. */
+            memory: components["schemas"]["ByteCount"];
+            /** @description Bytes of all its pieces. Others may share them. */
+            size: components["schemas"]["ByteCount"];
+            /**
+             * Format: int32
+             * @description Number of vCPUs.
+             */
+            vcpus: number;
+        };
+        /** @description A substrate in an object store. */
+        StoredSubstrate: {
+            facts?: components["schemas"]["StoredFacts"] | null;
+            /** @description Public key of the host that has signed it; none if its manifest cannot be used. */
+            key?: string | null;
+            /** @description Name that it has there. */
+            name: string;
+            /** @description Reason why it cannot be pulled, if its manifest says so already. */
+            problem?: string | null;
+            /**
+             * Format: int64
+             * @description Seconds since 1970 at which it was stored, by the store's clock.
+             */
+            stored: number;
+            /** @description True if that key is this host's own, or trusted here. */
+            trusted: boolean;
+        };
         /** @description Events of a host from one start of its daemon to the next. */
         StreamId: string;
         /** @description Preparation of a guest before it was docked, by its own account. */
@@ -4091,6 +4253,7 @@ export interface components {
         };
         /** @description `GET /v1/substrates/{name}`: where a substrate's bytes are. */
         SubstrateInspect: {
+            backup?: components["schemas"]["BackupView"] | null;
             guest?: components["schemas"]["SubstrateGuest"] | null;
             parts?: components["schemas"]["SubstrateParts"] | null;
             /** @description Sizes that VMs of it can be given. */
@@ -4135,6 +4298,10 @@ export interface components {
             block: components["schemas"]["ByteCount"];
             /** @description Memory that its guest found when it booted. */
             booted: components["schemas"]["ByteCount"];
+            /** @description Root disk that it was docked with. */
+            disk?: components["schemas"]["ByteCount"];
+            /** @description Largest root disk of a VM of it. */
+            most_disk?: components["schemas"]["ByteCount"];
             /** @description Most memory of a VM of it. */
             most_memory: components["schemas"]["ByteCount"];
             /**
@@ -4323,6 +4490,16 @@ export interface components {
          * @enum {string}
          */
         Transport: "tcp" | "udp";
+        /** @description Keys of hosts whose substrates are trusted. */
+        TrustedKeys: {
+            /** @description Public keys, each an Ed25519 key in 64 hexadecimal digits. This host's own is not among them. */
+            keys: string[];
+        };
+        /** @description `POST /v1/substrate-keys`: trust what another host has signed. */
+        TrustRequest: {
+            /** @description Public key of that host, an Ed25519 key in 64 hexadecimal digits. */
+            key: string;
+        };
         /** @description `POST /v1/volumes/{name}/tune`: change the law by which its blocks are sent ahead, also while a VM writes it. */
         TuneVolume: {
             /**
@@ -4846,12 +5023,16 @@ export type Address = components['schemas']['Address'];
 export type ApiError = components['schemas']['ApiError'];
 export type AtEnd = components['schemas']['AtEnd'];
 export type Awaited = components['schemas']['Awaited'];
+export type BackupState = components['schemas']['BackupState'];
+export type BackupView = components['schemas']['BackupView'];
 export type BitRate = components['schemas']['BitRate'];
 export type ByteCount = components['schemas']['ByteCount'];
 export type CheckpointMade = components['schemas']['CheckpointMade'];
 export type CheckpointRemoved = components['schemas']['CheckpointRemoved'];
 export type CheckpointRequest = components['schemas']['CheckpointRequest'];
 export type CloneResult = components['schemas']['CloneResult'];
+export type Collected = components['schemas']['Collected'];
+export type CollectRequest = components['schemas']['CollectRequest'];
 export type CpuSched = components['schemas']['CpuSched'];
 export type CreateVolume = components['schemas']['CreateVolume'];
 export type DataVolume = components['schemas']['DataVolume'];
@@ -4978,6 +5159,7 @@ export type PeerVolume = components['schemas']['PeerVolume'];
 export type PublishRequest = components['schemas']['PublishRequest'];
 export type PullRequest = components['schemas']['PullRequest'];
 export type PushRequest = components['schemas']['PushRequest'];
+export type PushResponse = components['schemas']['PushResponse'];
 export type QuotaRequest = components['schemas']['QuotaRequest'];
 export type QuotaView = components['schemas']['QuotaView'];
 export type Raw = components['schemas']['Raw'];
@@ -5008,6 +5190,8 @@ export type SnapshotVolume = components['schemas']['SnapshotVolume'];
 export type StandbyRequest = components['schemas']['StandbyRequest'];
 export type StandbyView = components['schemas']['StandbyView'];
 export type Start = components['schemas']['Start'];
+export type StoredFacts = components['schemas']['StoredFacts'];
+export type StoredSubstrate = components['schemas']['StoredSubstrate'];
 export type StreamId = components['schemas']['StreamId'];
 export type SubstrateGuest = components['schemas']['SubstrateGuest'];
 export type SubstrateInspect = components['schemas']['SubstrateInspect'];
@@ -5032,6 +5216,8 @@ export type TokenSecret = components['schemas']['TokenSecret'];
 export type TokenView = components['schemas']['TokenView'];
 export type TransferOver = components['schemas']['TransferOver'];
 export type Transport = components['schemas']['Transport'];
+export type TrustedKeys = components['schemas']['TrustedKeys'];
+export type TrustRequest = components['schemas']['TrustRequest'];
 export type TuneVolume = components['schemas']['TuneVolume'];
 export type Usage = components['schemas']['Usage'];
 export type VcpuSched = components['schemas']['VcpuSched'];
@@ -5973,6 +6159,78 @@ export interface operations {
             };
         };
     };
+    list_stored_substrates: {
+        parameters: {
+            query: {
+                /** @description Address of the store: `file:///FOLDER` or `s3://BUCKET/PREFIX`. */
+                store: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The substrates that are there */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["StoredSubstrate"][];
+                };
+            };
+        };
+    };
+    remove_stored_substrate: {
+        parameters: {
+            query: {
+                /** @description Name of the substrate there. */
+                name: components["schemas"]["VmName"];
+                /** @description Address of the store: `file:///FOLDER` or `s3://BUCKET/PREFIX`. */
+                store: string;
+            };
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description What was removed beside it */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Collected"];
+                };
+            };
+        };
+    };
+    collect_store: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["CollectRequest"];
+            };
+        };
+        responses: {
+            /** @description What was removed */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["Collected"];
+                };
+            };
+        };
+    };
     substrate_key: {
         parameters: {
             query?: never;
@@ -5989,6 +6247,73 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["SubstrateKey"];
+                };
+            };
+        };
+    };
+    list_trusted_keys: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The keys */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TrustedKeys"];
+                };
+            };
+        };
+    };
+    trust_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["TrustRequest"];
+            };
+        };
+        responses: {
+            /** @description The keys that are trusted now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TrustedKeys"];
+                };
+            };
+        };
+    };
+    forget_key: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description The key */
+                key: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The keys that are trusted now */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["TrustedKeys"];
                 };
             };
         };
@@ -6126,13 +6451,13 @@ export interface operations {
             };
         };
         responses: {
-            /** @description The substrate */
+            /** @description The substrate, and what was sent */
             200: {
                 headers: {
                     [name: string]: unknown;
                 };
                 content: {
-                    "application/json": components["schemas"]["SubstrateView"];
+                    "application/json": components["schemas"]["PushResponse"];
                 };
             };
         };

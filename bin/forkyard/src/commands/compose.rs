@@ -343,6 +343,7 @@ impl Upping<'_> {
                     name: Some(member.vm.clone()),
                     memory: memory.and_then(ByteCount::from_mib),
                     vcpus: *vcpus,
+                    disk: None,
                     network,
                     max_clones: None,
                     secrets: Vec::new(),

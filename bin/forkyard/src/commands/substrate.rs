@@ -1,5 +1,7 @@
 //! `substrate`: VMs that are kept small, and VMs made of them.
 
+mod stores;
+
 use super::{removal::remove, vms::PARTLY};
 use crate::{
     args::{self, Format, Network, Run},
@@ -8,12 +10,11 @@ use crate::{
 use clap::{Args, Subcommand, ValueEnum};
 use forkyard_api_client::{Client, ClientError, escaped};
 use forkyard_types::{
-    ActivateRequest, ActivateResponse, ByteCount, CloneResult, DockRequest, Labels, PullRequest,
-    PushRequest, StandbyRequest, StandbyView, SubstrateInspect, SubstrateKey, SubstrateKind,
-    SubstratePart, SubstrateView, VmName,
+    ActivateRequest, ActivateResponse, ByteCount, CloneResult, DockRequest, Labels, StandbyRequest,
+    StandbyView, SubstrateInspect, SubstrateKind, SubstratePart, SubstrateView, VmName,
 };
 use hyper::Method;
-use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
+use std::{collections::BTreeMap, process::ExitCode};
 
 /// `substrate`
 #[derive(Debug, Subcommand)]
@@ -23,9 +24,14 @@ pub enum Substrate {
         after_help = "Examples:\n  forkyard substrate dock p --name base --kind public\n  forkyard substrate dock web --name apache --kind restricted --live --keep-service cron"
     )]
     Dock(Dock),
-    /// List the substrates.
-    #[command(after_help = "Example: forkyard substrate ls -o json")]
-    Ls,
+    /// List the substrates of this host, or of an object store.
+    #[command(
+        after_help = "Examples:\n  forkyard substrate ls -o json\n  forkyard substrate ls s3://images/team"
+    )]
+    Ls {
+        /// Address of the store.
+        store: Option<String>,
+    },
     /// Show where a substrate's bytes are.
     #[command(after_help = "Example: forkyard substrate inspect base")]
     Inspect {
@@ -34,7 +40,7 @@ pub enum Substrate {
     },
     /// Make VMs of a substrate, each with a family and a network of its own.
     #[command(
-        after_help = "Examples:\n  forkyard substrate activate base --count 3\n  forkyard substrate activate apache --as web --net nat --publish 8080:80\n  forkyard substrate activate base --memory 1G --vcpus 2"
+        after_help = "Examples:\n  forkyard substrate activate base --count 3\n  forkyard substrate activate apache --as web --net nat --publish 8080:80\n  forkyard substrate activate base --memory 1G --vcpus 2 --disk 4G"
     )]
     Activate(Activate),
     /// Keep VMs of a substrate ready, so that `activate` and `run --from` take one at once.
@@ -57,40 +63,20 @@ pub enum Substrate {
         #[arg(long, value_name = "N")]
         vm_vcpus: Option<u8>,
     },
-    /// Put a substrate into a folder of the host, for other hosts.
-    #[command(after_help = "Example: forkyard substrate push apache /mnt/store")]
-    Push {
-        /// Name of the substrate.
-        name: VmName,
-        /// Folder of the host; in it the substrate is a folder of its own name.
-        folder: PathBuf,
-    },
-    /// Show the key by which this host signs what it pushes.
-    #[command(after_help = "Example: forkyard substrate key")]
-    Key,
-    /// Bring in a substrate that another host has pushed.
+    #[command(flatten)]
+    Stored(stores::Stored),
+    /// Remove substrates that nothing lies over, or remove them from an object store.
     #[command(
-        after_help = "Examples:\n  forkyard substrate pull /mnt/store/apache --trust 3b6a…\n  forkyard substrate pull /mnt/store/apache --unsigned"
+        after_help = "Examples:\n  forkyard substrate rm base\n  forkyard substrate rm apache --store s3://images/team"
     )]
-    Pull {
-        /// The substrate's own folder.
-        folder: PathBuf,
-        /// Name that it is to have here.
-        #[arg(long)]
-        name: Option<VmName>,
-        /// Key of the host that pushed it: `forkyard substrate key` there. What this host pushed itself needs none.
-        #[arg(long, value_name = "KEY")]
-        trust: Option<String>,
-        /// Accept any signature, or none.
-        #[arg(long, conflicts_with = "trust")]
-        unsigned: bool,
-    },
-    /// Remove substrates that nothing lies over.
-    #[command(after_help = "Example: forkyard substrate rm base")]
     Rm {
         /// Names of the substrates.
         #[arg(required = true)]
         names: Vec<VmName>,
+        /// Address of the store that they are removed from, with what nothing there needs any more. Those of
+        /// this host stay.
+        #[arg(long)]
+        store: Option<String>,
     },
 }
 
@@ -161,6 +147,10 @@ pub struct Activate {
     /// vCPUs of each; as many as were docked if absent.
     #[arg(long)]
     pub vcpus: Option<u8>,
+    /// Root disk of each, in MiB unless a unit is said (4G): as was docked if absent, or larger. The file system on it
+    /// is as large before the VM is ready.
+    #[arg(long, value_name = "SIZE", value_parser = args::memory)]
+    pub disk: Option<ByteCount>,
     /// Name of the VM, or the beginning of the names of several; the substrate's if absent.
     #[arg(long = "as", value_name = "NAME")]
     pub names: Option<VmName>,
@@ -192,7 +182,8 @@ pub async fn substrate(
 ) -> anyhow::Result<ExitCode> {
     match command {
         Substrate::Dock(wanted) => dock(client, format, wanted).await,
-        Substrate::Ls => list(client, format).await,
+        Substrate::Ls { store: None } => list(client, format).await,
+        Substrate::Ls { store: Some(store) } => stores::list(client, format, &store).await,
         Substrate::Inspect { name } => inspect(client, format, &name).await,
         Substrate::Activate(wanted) => activate(client, format, wanted).await,
         Substrate::Standby {
@@ -226,37 +217,12 @@ pub async fn substrate(
             }
             Ok(ExitCode::SUCCESS)
         }
-        Substrate::Push { name, folder } => {
-            let folder = std::path::absolute(folder)?;
-            let to = format!("{}/push", path(&name));
-            let pushed: SubstrateView = client.post(&to, &PushRequest { folder }).await?;
-            told(format, &pushed)
-        }
-        Substrate::Key => {
-            let key: SubstrateKey = client.call(Method::GET, "/v1/substrate-key").await?;
-            match format {
-                Format::Json => output::json(&key)?,
-                Format::Text => say!("{}", key.public),
-            }
-            Ok(ExitCode::SUCCESS)
-        }
-        Substrate::Pull {
-            folder,
-            name,
-            trust,
-            unsigned,
-        } => {
-            let folder = std::path::absolute(folder)?;
-            let request = PullRequest {
-                folder,
-                name,
-                trust,
-                unsigned,
-            };
-            let pulled: SubstrateView = client.post("/v1/substrates/pull", &request).await?;
-            told(format, &pulled)
-        }
-        Substrate::Rm { names } => {
+        Substrate::Stored(command) => stores::stored(client, format, command).await,
+        Substrate::Rm {
+            names,
+            store: Some(store),
+        } => stores::remove(client, format, &store, &names).await,
+        Substrate::Rm { names, store: None } => {
             let paths = names.iter().map(path);
             remove(client, format, paths, |gone: &SubstrateView| &gone.name).await
         }
@@ -345,10 +311,12 @@ async fn inspect(client: &Client, format: Format, name: &VmName) -> anyhow::Resu
     }
     let sizes = &seen.sizes;
     say!(
-        "sizes    memory to {} by {}, vCPUs to {}",
+        "sizes    memory to {} by {}, vCPUs to {}, disk from {} to {}",
         sizes.most_memory,
         sizes.block,
-        sizes.most_vcpus
+        sizes.most_vcpus,
+        sizes.disk,
+        sizes.most_disk
     );
     let substrate = &seen.substrate;
     for standby in substrate.standby.iter().chain(&substrate.standby_larger) {
@@ -356,6 +324,15 @@ async fn inspect(client: &Client, format: Format, name: &VmName) -> anyhow::Resu
         if let Some(problem) = &standby.problem {
             say!("standby  none made: {problem}");
         }
+    }
+    if let Some(backup) = &seen.backup {
+        let problem = backup.problem.iter().map(|why| format!(": {why}"));
+        let problem: String = problem.collect();
+        say!(
+            "backup   {} in {}{problem}",
+            output::word(&backup.state),
+            backup.store
+        );
     }
     if let Some(parts) = &seen.parts {
         let part = |part: &SubstratePart| {
@@ -406,6 +383,7 @@ async fn activate(client: &Client, format: Format, wanted: Activate) -> anyhow::
         name: wanted.names,
         memory: wanted.memory,
         vcpus: wanted.vcpus,
+        disk: wanted.disk,
         network: wanted.network.policy(),
         max_clones: wanted.max_clones,
         secrets: wanted.secrets,
@@ -433,6 +411,7 @@ pub async fn run_from(
         name: run.name,
         memory: run.memory,
         vcpus: run.vcpus,
+        disk: run.disk,
         network: run.network.policy(),
         max_clones: run.max_clones,
         secrets: run.secrets,

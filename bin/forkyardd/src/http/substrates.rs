@@ -11,7 +11,7 @@ use forkyard_fork::Host;
 use forkyard_node::Node;
 use forkyard_types::{
     ActivateRequest, ActivateResponse, DockRequest, ErrorKind, PullRequest, PushRequest,
-    StandbyRequest, SubstrateInspect, SubstrateKey, SubstrateView,
+    PushResponse, StandbyRequest, SubstrateInspect, SubstrateKey, SubstrateView,
 };
 use std::sync::Arc;
 
@@ -49,7 +49,7 @@ pub async fn inspect(
     Extension(asker): Extension<Asker>,
     Path(name): Path<String>,
 ) -> Answer<SubstrateInspect> {
-    Ok(Json(host.inspect_substrate(&name, asker.user())?))
+    Ok(Json(host.inspect_substrate(&name, asker.user()).await?))
 }
 
 /// Make VMs of a substrate. Each is the founder of a family of its own.
@@ -96,16 +96,16 @@ fn on_a_host_alone(node: Option<&Node>) -> Result<(), Refusal> {
     }
 }
 
-/// Put a substrate into a folder of this host, for other hosts. For the host's operator alone.
+/// Put a substrate into a folder of this host or an object store, for other hosts. For the host's operator alone.
 #[utoipa::path(post, path = "/v1/substrates/{name}/push", operation_id = "push_substrate", tag = "substrates",
     params(("name" = String, Path, description = "Name of the substrate")), request_body = PushRequest,
-    responses((status = 200, body = SubstrateView, description = "The substrate"), Refusal))]
+    responses((status = 200, body = PushResponse, description = "The substrate, and what was sent"), Refusal))]
 pub async fn push(
     State(host): Shared,
     Extension(asker): Extension<Asker>,
     Path(name): Path<String>,
     Input(request): Input<PushRequest>,
-) -> Answer<SubstrateView> {
+) -> Answer<PushResponse> {
     for_the_operator(&asker)?;
     Ok(Json(host.push_substrate(&name, request).await?))
 }
@@ -118,7 +118,7 @@ pub async fn key(State(host): Shared) -> Answer<SubstrateKey> {
     Ok(Json(SubstrateKey { public }))
 }
 
-/// Bring in a substrate from a folder of this host. For the host's operator alone.
+/// Bring in a substrate from a folder of this host or an object store. For the host's operator alone.
 #[utoipa::path(post, path = "/v1/substrates/pull", operation_id = "pull_substrate", tag = "substrates", request_body = PullRequest,
     responses((status = 201, body = SubstrateView, description = "The substrate"), Refusal))]
 pub async fn pull(
@@ -136,7 +136,7 @@ pub(super) fn for_the_operator(asker: &Asker) -> Result<(), Refusal> {
         Asker::Host => Ok(()),
         Asker::User(_) | Asker::Node(..) | Asker::Guest => Err(Refusal::new(
             ErrorKind::Forbidden,
-            "folders of a host are its operator's: ask over its socket",
+            "folders of a host and its stores are its operator's: ask over its socket",
         )),
     }
 }

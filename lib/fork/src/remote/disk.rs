@@ -84,7 +84,13 @@ impl Host {
         let (folder, chain) = (self.folders.all_disks(), chain.to_vec());
         let (pages, layer) = blocking(move || {
             let facts = fs::metadata(&raw.path).map_err(HostError::io("look at", &raw.path))?;
-            let pages = ByteCount(facts.len()).pages();
+            // The upper ones may be larger than what they lie over.
+            let top = chain.first().map(|path| Backing {
+                path: path.clone(),
+                format: Format::Qcow2,
+            });
+            let top = top.map_or(Ok(ByteCount(0)), |top| top.size())?;
+            let pages = ByteCount(facts.len()).max(top).pages();
             // Without a name: it goes when the last process closes it, which is the pager.
             let layer = tempfile::tempfile_in(&folder);
             let layer = layer.map_err(HostError::io("write in", &folder))?;

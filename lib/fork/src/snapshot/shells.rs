@@ -42,7 +42,8 @@ pub(crate) enum Vessel {
 }
 
 impl Vessel {
-    /// Has its guest run; a shell takes the state first, and the vCPUs that are to be added. If that
+    /// Has its guest run; a shell takes the state first, and the vCPUs and the disk that it is to have.
+    /// If that
     /// fails it has ended, or is ended with its record.
     pub async fn load(
         self,
@@ -54,6 +55,9 @@ impl Vessel {
                 let machine = shell.load(devices).await?;
                 if let Some(total) = growth.and_then(|growth| NonZeroU8::new(growth.vcpus)) {
                     machine.add_vcpus(total).await?;
+                }
+                if let Some(size) = growth.map(|it| it.disk).filter(|size| size.0 > 0) {
+                    machine.grow_disk(size).await?;
                 }
                 Ok(machine)
             }

@@ -78,9 +78,11 @@ impl Host {
         crate::secrets::check(&request.secrets)?;
         let terms = NewTerms::of_founders(&request)?;
         let substrate = self.substrate(name, Act::Open, asker)?;
+        let size = substrate.size(request.memory, request.vcpus)?;
+        let size = self.size_with_disk(&substrate, size, request.disk).await?;
         let founders = Founders {
             count: request.count,
-            size: Some(substrate.size(request.memory, request.vcpus)?),
+            size: Some(size),
             name: request.name,
             network: request.network,
             max_clones: request.max_clones,

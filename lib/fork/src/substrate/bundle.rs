@@ -49,6 +49,8 @@ pub(super) enum Way {
     Link,
     /// As copies, of and for others.
     Copy,
+    /// As the same files, which were others' and are removed where they are.
+    Move,
 }
 
 /// Description of a substrate in its folder.
@@ -93,6 +95,15 @@ impl Manifest {
             files: BTreeMap::new(),
         }
     }
+
+    /// Describes the files that are in a folder. Blocks.
+    pub fn with_files_of(mut self, folder: &Path) -> Result<Self, HostError> {
+        for name in FILES {
+            self.files
+                .insert(name.to_owned(), facts(&folder.join(name))?);
+        }
+        Ok(self)
+    }
 }
 
 /// Writes all files of a folder, under another name until it is whole. Blocks.
@@ -123,9 +134,7 @@ pub(super) fn put(
         None => carry(&from.join(DISK), &place(DISK), way, u64::MAX)?,
     }
     carry(&from.join(DEVICES), &place(DEVICES), way, u64::MAX)?;
-    for name in FILES {
-        manifest.files.insert(name.to_owned(), facts(&place(name))?);
-    }
+    manifest = manifest.with_files_of(passing.path())?;
     manifest.entry.parts = Some(parts);
     let path = place(MANIFEST);
     let text = serde_json::to_vec_pretty(&manifest).map_err(io::Error::from);
@@ -268,7 +277,11 @@ pub(super) fn take(
 
 /// Brings a file of so many bytes from one place to another. Of a longer one no more.
 fn carry(from: &Path, to: &Path, way: Way, bytes: u64) -> Result<(), HostError> {
-    if way == Way::Link && fs::hard_link(from, to).is_ok() {
+    let links = match way {
+        Way::Link | Way::Move => true,
+        Way::Copy => false,
+    };
+    if links && fs::hard_link(from, to).is_ok() {
         return Ok(());
     }
     let source = open(from).map_err(HostError::io("read", from))?;

@@ -12,14 +12,8 @@ use crate::{
 };
 use forkyard_agent_link::VERSION;
 use forkyard_image::Layer;
-use forkyard_substrate::{
-    access::Act,
-    sign::{PublicKey, Signer},
-};
-use forkyard_types::{
-    ByteCount, PAGE_SIZE, PullRequest, PushRequest, SubstratePart, SubstrateParts, SubstrateView,
-    VmName,
-};
+use forkyard_substrate::sign::{PublicKey, Signer};
+use forkyard_types::{ByteCount, PAGE_SIZE, PullRequest, SubstratePart, SubstrateParts, VmName};
 use forkyard_vmm::check_memory;
 use scopeguard::ScopeGuard;
 use std::{
@@ -32,40 +26,44 @@ use std::{
 const KEY: &str = "substrate.key";
 
 impl Host {
-    /// Puts a substrate into a folder for other hosts, signed by this one. What it has in common
-    /// with other substrates is in it: it depends on its guest image alone. One that is there
-    /// already is left as it is. Cancel-safe.
-    pub async fn push_substrate(
+    /// Puts a substrate into a folder. What it has in common with other substrates is in it: it depends
+    /// on its guest image alone. One that is there already is left as it is.
+    pub(super) async fn push_to_folder(
         &self,
-        name: &str,
-        request: PushRequest,
-    ) -> Result<SubstrateView, HostError> {
-        let found = self.substrate(name, Act::Open, None)?;
-        absolute(&request.folder)?;
-        let to = request.folder.join(found.name.as_str());
-        self.push_to(&found, &to, Way::Copy).await?;
-        self.view_of_substrate(&found)
+        substrate: &Substrate,
+        folder: &Path,
+    ) -> Result<(), HostError> {
+        absolute(folder)?;
+        let to = folder.join(substrate.name.as_str());
+        self.push_to(substrate, &to, Way::Copy).await
     }
 
-    /// Brings a substrate in that another host has pushed, if it was signed by a host that is
-    /// trusted here. It is its operator's then. Not cancel-safe: run it on a task of its own.
-    pub async fn pull_substrate(&self, request: PullRequest) -> Result<SubstrateView, HostError> {
-        absolute(&request.folder)?;
+    /// Brings a substrate in from its folder.
+    pub(super) async fn pull_from_folder(
+        &self,
+        folder: &Path,
+        request: &PullRequest,
+    ) -> Result<Substrate, HostError> {
+        absolute(folder)?;
         let _turn = self.docks.lock().await;
-        let folder = request.folder.clone();
-        let (manifest, signed) = blocking(move || read(&folder)).await?;
-        self.trust(signed, &request)?;
-        let name = request.name.unwrap_or(manifest.name.clone());
-        let brought = self.bring(manifest, &name, &request.folder, Way::Copy);
-        self.view_of_substrate(&brought.await?)
+        let from = folder.to_owned();
+        let (manifest, signed) = blocking(move || read(&from)).await?;
+        self.trust(signed, folder, request)?;
+        let name = request.name.clone().unwrap_or(manifest.name.clone());
+        self.bring(manifest, &name, folder, Way::Copy).await
     }
 
-    /// Refuses a folder without the signature of a trusted host.
-    fn trust(&self, signed: Signed, request: &PullRequest) -> Result<(), HostError> {
+    /// Refuses what has no signature of a trusted host.
+    pub(super) fn trust(
+        &self,
+        signed: Signed,
+        path: &Path,
+        request: &PullRequest,
+    ) -> Result<(), HostError> {
         if request.unsigned {
             return Ok(());
         }
-        let path = request.folder.clone();
+        let path = path.to_owned();
         let Signed::By(key) = signed else {
             return Err(SubstrateError::Unsigned { path }.into());
         };
@@ -76,7 +74,7 @@ impl Host {
             }
             None => false,
         };
-        match trusted || self.signer()?.public().map_err(SubstrateError::from)? == key {
+        match trusted || self.trusts(key)? {
             true => Ok(()),
             false => Err(SubstrateError::Untrusted {
                 path,
@@ -93,7 +91,7 @@ impl Host {
     }
 
     /// This host's key, drawn when it is needed first. Blocks for a moment.
-    fn signer(&self) -> Result<Signer, HostError> {
+    pub(super) fn signer(&self) -> Result<Signer, HostError> {
         let path = self.folders.state.join(KEY);
         let failed = || HostError::io("keep a key in", &path);
         if !path.exists() {
@@ -129,6 +127,7 @@ impl Host {
         let disk = (!flat).then_some(disk);
         let entry = Entry {
             leaving: None,
+            backup: None,
             ..substrate.entry.clone()
         };
         let manifest = Manifest::of(substrate.name.clone(), entry);
@@ -140,7 +139,7 @@ impl Host {
         };
         let signer = match way {
             Way::Link => None,
-            Way::Copy => Some(self.signer()?),
+            Way::Copy | Way::Move => Some(self.signer()?),
         };
         let to = to.to_owned();
         blocking(move || put(&to, contents, manifest, (way, signer.as_ref()))).await
@@ -157,7 +156,7 @@ impl Host {
         self.bring(manifest, name, from, Way::Link).await
     }
 
-    async fn bring(
+    pub(super) async fn bring(
         &self,
         manifest: Manifest,
         name: &VmName,
@@ -174,6 +173,7 @@ impl Host {
                 // Uses are counted from now on.
                 created: crate::now(),
                 used: 0,
+                backup: None,
                 leaving: None,
                 ..manifest.entry
             },
@@ -217,7 +217,7 @@ impl Host {
 
     /// Names the guest image that a substrate from elsewhere lies over; or says why it cannot be
     /// one here.
-    fn sound(&self, entry: &Entry, parts: &SubstrateParts) -> Result<String, String> {
+    pub(super) fn sound(&self, entry: &Entry, parts: &SubstrateParts) -> Result<String, String> {
         let (memory, disk) = (parts.memory, parts.disk);
         let mib = entry.memory.0 >> 20;
         if !VCPUS.contains(&entry.vcpus)
@@ -283,7 +283,9 @@ impl Host {
             let lineage = layer.lineage();
             (lineage.image, lineage.parent) == (part.image, part.over)
         });
-        let fits = memory.pages() == entry.memory.pages() && Some(disk.pages()) == disk_pages;
+        // A disk may have been made larger than its guest image.
+        let fits = memory.pages() == entry.memory.pages()
+            && disk_pages.is_some_and(|base| disk.pages() >= base);
         if !told || !fits {
             return Err(SubstrateError::NotBrought {
                 path: folder,

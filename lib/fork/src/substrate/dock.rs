@@ -85,6 +85,7 @@ impl Host {
                 parts: None,
                 devices_sum: None,
                 guest: None,
+                backup: None,
                 leaving: Some(leaving),
             },
         })
@@ -107,6 +108,7 @@ impl Host {
             return Err(error);
         }
         self.leave(&mut substrate).await?;
+        self.wake_backup();
         tracing::info!(name = %substrate.name, parts = ?substrate.entry.parts, "docked");
         self.view_of_substrate(&substrate)
     }

@@ -1,6 +1,7 @@
 //! Reasons why something could not be done with a substrate.
 
 use crate::HostError;
+use forkyard_objects::{ManifestError, order::Failed};
 use forkyard_substrate::{ListsError, access::Denied, sign::SignError};
 use forkyard_types::{ByteCount, ErrorKind, VmName};
 use forkyard_vmm::Ungrown;
@@ -129,6 +130,28 @@ pub enum SubstrateError {
         /// The key.
         key: String,
     },
+    /// The manifest in a store is not one that a host has signed.
+    #[error("cannot import the substrate {path}")]
+    Manifest {
+        /// Address of the substrate.
+        path: PathBuf,
+        /// The reason.
+        source: ManifestError,
+    },
+    /// Something could not be done in an object store.
+    #[error("object store {store}")]
+    Store {
+        /// Address of the store.
+        store: String,
+        /// The reason.
+        source: Failed,
+    },
+    /// The key is not trusted anyway.
+    #[error("{key} is not among the trusted keys")]
+    UnknownKey {
+        /// The key.
+        key: String,
+    },
     /// This host cannot sign.
     #[error(transparent)]
     Sign(#[from] SignError),
@@ -152,7 +175,27 @@ impl SubstrateError {
     /// Classifies the error for programs.
     pub(crate) fn kind(&self) -> ErrorKind {
         match self {
-            Self::Unknown { .. } => ErrorKind::NotFound,
+            Self::Unknown { .. }
+            | Self::UnknownKey { .. }
+            | Self::Store {
+                source: Failed::Absent(_),
+                ..
+            } => ErrorKind::NotFound,
+            Self::Store {
+                source: Failed::Taken(_),
+                ..
+            } => ErrorKind::Conflict,
+            Self::Store {
+                source:
+                    Failed::Missing(_)
+                    | Failed::Damaged(_)
+                    | Failed::Store(_)
+                    | Failed::Here(_)
+                    | Failed::Settings(_),
+                ..
+            } => ErrorKind::Host,
+            Self::Manifest { source, .. } if source.is_forged() => ErrorKind::Forbidden,
+            Self::Manifest { .. } => ErrorKind::Invalid,
             Self::NotReady { .. }
             | Self::InUse { .. }
             | Self::HasClones { .. }
@@ -205,8 +248,24 @@ impl SubstrateError {
             Self::Lists(_) => Some("correct generalise.toml in the daemon's share folder"),
             Self::Unsigned { .. } => Some("pull it with --unsigned if you trust the folder"),
             Self::Untrusted { .. } => Some(
-                "if `forkyard substrate key` says that on a host you trust, pull it with --trust KEY",
+                "if `forkyard substrate key` says that on a host you trust, pull it with --trust KEY, or `forkyard substrate trust KEY` once",
             ),
+            Self::Manifest { .. } => Some("push it again from where it was docked"),
+            Self::Store { source, .. } => match source {
+                Failed::Absent(_) => Some("`forkyard substrate ls STORE` lists what is there"),
+                Failed::Taken(_) => Some(
+                    "another host has signed it, or it is damaged: remove it there (`forkyard substrate rm NAME --store STORE`), or push to another prefix",
+                ),
+                Failed::Missing(_) | Failed::Damaged(_) => Some(
+                    "push it again with --verify from where it was docked: that mends what is in the store",
+                ),
+                Failed::Store(_) => Some(
+                    "see that the store can be reached, and that its keys are in the file of --object-stores or in AWS_… variables of the daemon",
+                ),
+                Failed::Settings(_) => Some("correct the file of the daemon's --object-stores"),
+                Failed::Here(_) => None,
+            },
+            Self::UnknownKey { .. } => Some("`forkyard substrate trust` lists them"),
             Self::Sign(_) | Self::Denied(_) => None,
         }
     }

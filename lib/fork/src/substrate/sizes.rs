@@ -8,27 +8,36 @@
 //! A larger image takes no room. It is served from the first VM of its size until the substrate is
 //! removed or the daemon ends, and then for as long as a VM's memory is a view of it.
 
-use super::{Substrate, SubstrateError, standby::host_memory};
+use super::{DISK, Substrate, SubstrateError, standby::host_memory};
 use crate::{
     Host, HostError,
     blocking::blocking,
     boot::{MEMORY_MIB, VCPUS},
 };
 use forkyard_agent_link::Growth;
-use forkyard_image::{LayerBuilder, Lineage};
+use forkyard_image::{Layer, LayerBuilder, Lineage};
 use forkyard_pager::{PagerError, Refusal};
 use forkyard_sys_host::memory::{anonymous_file, seal};
-use forkyard_types::{ByteCount, ImageId, SubstrateSizes};
+use forkyard_types::{ByteCount, ImageId, PAGE_SIZE, SubstrateSizes};
 use forkyard_vm::lock;
-use forkyard_vmm::{BLOCK, check_memory, check_vcpus, most_memory, most_vcpus};
+use forkyard_vmm::{
+    BLOCK, MOST_DISK, check_disk, check_memory, check_vcpus, most_memory, most_vcpus,
+};
 use serde::{Deserialize, Serialize};
-use std::num::NonZeroU8;
+use std::{fs::File, num::NonZeroU8};
 
 /// Size of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub(super) struct Size {
     pub memory: ByteCount,
     pub vcpus: u8,
+    /// Root disk; 0: as large as it was docked.
+    #[serde(default, skip_serializing_if = "is_none")]
+    pub disk: ByteCount,
+}
+
+fn is_none(size: &ByteCount) -> bool {
+    size.0 == 0
 }
 
 impl Size {
@@ -37,6 +46,7 @@ impl Size {
         (self != docked).then_some(Growth {
             memory: ByteCount(self.memory.0.saturating_sub(docked.memory.0)),
             vcpus: self.vcpus,
+            disk: self.disk,
         })
     }
 }
@@ -47,6 +57,7 @@ impl Substrate {
         Size {
             memory: self.entry.memory,
             vcpus: self.entry.vcpus,
+            disk: ByteCount(0),
         }
     }
 
@@ -56,13 +67,15 @@ impl Substrate {
     }
 
     /// Sizes that VMs of it can be given.
-    pub fn sizes(&self) -> SubstrateSizes {
+    pub fn sizes(&self, disk: ByteCount) -> SubstrateSizes {
         let docked = self.docked();
         SubstrateSizes {
             booted: self.booted(),
             most_memory: most_memory(self.booted(), docked.memory),
             block: BLOCK,
             most_vcpus: most_vcpus(count(docked.vcpus)),
+            disk,
+            most_disk: MOST_DISK.max(disk),
         }
     }
 
@@ -72,6 +85,7 @@ impl Substrate {
         let wanted = Size {
             memory: memory.unwrap_or(docked.memory),
             vcpus: vcpus.unwrap_or(docked.vcpus),
+            ..docked
         };
         if wanted == docked {
             return Ok(docked);
@@ -112,6 +126,46 @@ impl Substrate {
 }
 
 impl Host {
+    /// The size that is wanted, with a root disk that its VMs can have.
+    pub(super) async fn size_with_disk(
+        &self,
+        substrate: &Substrate,
+        size: Size,
+        disk: Option<ByteCount>,
+    ) -> Result<Size, HostError> {
+        let Some(wanted) = disk else {
+            return Ok(size);
+        };
+        if !wanted.0.is_multiple_of(1 << 20) {
+            return Err(HostError::Invalid(format!(
+                "disk is {} bytes: wanted whole MiB",
+                wanted.0
+            )));
+        }
+        let docked = self.docked_disk(substrate).await?;
+        check_disk(docked, wanted).map_err(|source| SubstrateError::Size {
+            name: substrate.name.clone(),
+            source,
+        })?;
+        let disk = match wanted == docked {
+            true => ByteCount(0),
+            false => wanted,
+        };
+        Ok(Size { disk, ..size })
+    }
+
+    /// Root disk that a substrate was docked with.
+    pub(super) async fn docked_disk(&self, substrate: &Substrate) -> Result<ByteCount, HostError> {
+        let parts = substrate.parts()?;
+        let path = self.folders.substrate(parts.memory.image).join(DISK);
+        blocking(move || {
+            let file = File::open(&path).map_err(HostError::io("read", &path))?;
+            let pages = Layer::open(file)?.pages();
+            Ok::<_, HostError>(ByteCount(pages.0.saturating_mul(PAGE_SIZE as u64)))
+        })
+        .await
+    }
+
     /// Has the pager serve a substrate's memory, which it serves already, as that of a larger VM; and
     /// names it.
     pub(super) async fn memory_of_size(

@@ -90,6 +90,21 @@ impl Command for BlockStream {
     type Ok = Empty;
 }
 
+/// Makes a disk larger or smaller, and tells the guest of it.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub(crate) struct BlockResize {
+    pub(crate) node_name: String,
+    pub(crate) size: u64,
+}
+
+impl QmpCommand for BlockResize {}
+impl Command for BlockResize {
+    const NAME: &'static str = "block_resize";
+    const ALLOW_OOB: bool = false;
+    type Ok = Empty;
+}
+
 /// Lists what goes on in the background.
 #[derive(Debug, Serialize)]
 pub(crate) struct QueryJobs {}

@@ -1,14 +1,17 @@
-//! Memory and vCPUs that this machine was given while it stood still.
+//! Memory, vCPUs and disk that this machine was given while it stood still.
 //!
 //! The kernel learns of memory as on any machine whose firmware supports that: once the status of
 //! the device below is read, the firmware tells the kernel of it. vCPUs come from the host one by
-//! one, and are switched on here.
+//! one, and are switched on here. A disk that grows tells its driver; the file system on it is told here.
 
 use super::cpus::{CPUS, set_online};
 use crate::init::{Outcome, doing};
 use forkyard_agent_link::Growth;
+use forkyard_sys_guest::grow;
+use nix::sys::stat::{major, minor};
 use std::{
     fs, io,
+    os::unix::fs::MetadataExt,
     path::{Path, PathBuf},
     thread,
     time::{Duration, Instant},
@@ -27,7 +30,36 @@ const RETRY_PAUSE: Duration = Duration::from_millis(2);
 /// Takes all of it into use.
 pub fn take(growth: Growth) -> Outcome {
     take_memory(growth.memory.0)?;
-    take_vcpus(growth.vcpus)
+    take_vcpus(growth.vcpus)?;
+    take_disk(growth.disk.0)
+}
+
+/// Has the root file system fill a disk that is this large.
+fn take_disk(size: u64) -> Outcome {
+    if size == 0 {
+        return Ok(());
+    }
+    let root = fs::File::open("/").map_err(doing("take the disk"))?;
+    let device = root.metadata().map_err(doing("take the disk"))?.dev();
+    let place = format!("/sys/dev/block/{}:{}/size", major(device), minor(device));
+    let has = || {
+        let sectors = fs::read_to_string(&place).ok();
+        let sectors = sectors.and_then(|text| text.trim().parse::<u64>().ok());
+        sectors.and_then(|sectors| sectors.checked_mul(512))
+    };
+    if has().is_none() {
+        return Err("take the disk: its root is on no disk that can grow".to_owned());
+    }
+    if !wait(|| has().is_some_and(|has| has >= size)) {
+        let has = has().unwrap_or_default() >> 20;
+        let wanted = size >> 20;
+        return Err(format!(
+            "take the disk: of {wanted} MiB its kernel sees {has}"
+        ));
+    }
+    grow::fill(&root, size).map_err(|error| {
+        format!("take the disk: its root is no ext4 that grows while it is used: {error}")
+    })
 }
 
 fn take_memory(more: u64) -> Outcome {
@@ -133,6 +165,7 @@ mod tests {
         let growth = Growth {
             memory: forkyard_types::ByteCount(0),
             vcpus: 1,
+            disk: forkyard_types::ByteCount(0),
         };
         assert_eq!(take(growth), Ok(()));
     }
