@@ -136,7 +136,11 @@ export class Forkyard {
     options: CallOptions & { memoryMib?: number; vmMemory?: number; vmVcpus?: number } = {},
   ): Promise<SubstrateView> {
     const { memoryMib, vmMemory, vmVcpus, ...how } = options;
-    const body = { count, memory_mib: memoryMib ?? 1024, vm_memory: vmMemory, vm_vcpus: vmVcpus };
+    const size = {
+      ...(vmMemory === undefined ? {} : { vm_memory: vmMemory }),
+      ...(vmVcpus === undefined ? {} : { vm_vcpus: vmVcpus }),
+    };
+    const body = { count, memory_mib: memoryMib ?? 1024, ...size };
     const words = { path: { name: substrate }, body };
     return await call(this.#endpoint, "post", "/v1/substrates/{name}/standby", words, how);
   }
