@@ -5,7 +5,7 @@
 //!                    <--what it says (lines of JSON, standard output)--
 //! ```
 //!
-//! A process of its own for each order: keys of stores and what speaks to servers are in no other, and
+//! A process of its own for each order: no other reads the file of the stores' keys or speaks to servers, and
 //! what comes from a store is checked again by the daemon, piece by piece, before it is used. It holds
 //! a few pieces in memory, whatever the size of a substrate.
 //!
@@ -23,6 +23,7 @@ mod push;
 mod settings;
 
 use forkyard_objects::order::{Done, Failed, Order, Said, Work};
+use nix::sys::stat::{Mode, umask};
 use objects::Objects;
 use std::{
     io::{self, Read, Write},
@@ -30,6 +31,8 @@ use std::{
 };
 
 fn main() -> ExitCode {
+    // Memory and disks of guests are in what it writes to a folder.
+    umask(Mode::from_bits_truncate(0o077));
     let mut line = String::new();
     let order = match io::stdin().read_line(&mut line) {
         Ok(_) => serde_json::from_str::<Order>(&line),

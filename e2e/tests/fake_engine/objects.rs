@@ -11,6 +11,7 @@ use forkyard_types::{
 use nix::mount::{MsFlags, mount, umount};
 use std::{
     fs,
+    os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
 };
 
@@ -172,6 +173,14 @@ fn substrates_go_through_stores_and_nothing_that_was_damaged_or_forged_comes_bac
     let folder = tempfile::tempdir().expect("a folder");
     let store = format!("file://{}", folder.path().display());
     carried(&host, &other, &store, folder.path(), &key);
+    // Memory of guests is no other user's to read.
+    push(&host, "s", &store);
+    let pushed = pieces(folder.path());
+    assert!(!pushed.is_empty());
+    for piece in pushed {
+        let mode = piece.metadata().expect("there").permissions().mode();
+        assert_eq!(mode & 0o077, 0, "{}", piece.display());
+    }
     let store = format!("s3://{BUCKET}/team");
     carried(&host, &other, &store, &s3.objects().join("team"), &key);
 

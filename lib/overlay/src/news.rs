@@ -124,8 +124,9 @@ impl News {
 fn sighting(bytes: &[u8; ENTRY]) -> Option<Sighting> {
     let [m1, m0, g3, g2, g1, g0, kind, a, b, c, d, e, f, g, h] = *bytes;
     let (from, to) = (Ipv4Addr::new(a, b, c, d), Ipv4Addr::new(e, f, g, h));
-    let is_station =
-        |at: Ipv4Addr| !at.is_unspecified() && !at.is_multicast() && !at.is_broadcast();
+    let is_station = |at: Ipv4Addr| {
+        !at.is_unspecified() && !at.is_loopback() && !at.is_multicast() && !at.is_broadcast()
+    };
     let at = match kind {
         0 if from == to => Whereabout::At(to),
         1 if from != to => Whereabout::Moving { from, to },

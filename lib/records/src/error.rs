@@ -158,7 +158,9 @@ mod tests {
         assert!(room > 1, "what is taken is kept");
         let filled = (0..10_000_i64).find_map(|n| {
             let (fork, family) = (ForkId::random(), FamilyId::random());
-            store.put_abroad((fork, &n.to_string()), family, "{}").err()
+            store
+                .put_remote_clones((fork, &n.to_string()), family, "{}")
+                .err()
         });
         let error = filled.expect("no room in the end");
         assert!(matches!(error, StoreError::Full { .. }), "{error:?}");

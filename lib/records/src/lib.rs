@@ -7,7 +7,6 @@
 //! Calls block for as long as a small write to a local file takes. One daemon
 //! at a time: the caller holds the lock of the host's folder.
 
-mod abroad;
 mod agent;
 mod closed;
 mod copies;
@@ -17,6 +16,7 @@ mod fork;
 mod independence;
 mod member;
 mod moving;
+mod remote_clones;
 mod row;
 mod schema;
 mod span;

@@ -79,7 +79,7 @@ pub(crate) fn of(process: ProcessId) -> Result<Option<Jail>, VmmError> {
     // In this order: if the process meant is there now, it was before.
     match ProcessId::of(process.pid) {
         Ok(now) if now == process => match found {
-            // It has ended, and was not waited for yet: then it is in no room.
+            // It has ended, and was not waited for yet: then it is in no jail.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 Err(VmmError::Gone { process })
             }

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_complains_without_end_is_kept_to_a_mebibyte_and_his_last_words() {
+    async fn output_without_end_is_kept_to_a_mebibyte_and_its_last_words() {
         let dir = tempfile::tempdir().expect("dir");
         let (held, words) = QemuLog::lay(dir.path()).expect("pipe");
         let path = dir.path().join(files::LOG_PIPE);

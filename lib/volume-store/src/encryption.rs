@@ -17,12 +17,13 @@
 
 use crate::{StoreError, files::Folder};
 use forkyard_volume::{Cipher, KEY_BYTES};
+use nix::fcntl::OFlag;
 use ring::hmac;
 use serde::{Deserialize, Serialize};
 use std::{
     fmt,
     fs::{self, DirBuilder, OpenOptions},
-    io::{ErrorKind, Write},
+    io::{ErrorKind, Read, Write},
     os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt},
     path::{Path, PathBuf},
 };
@@ -32,6 +33,8 @@ use zeroize::Zeroizing;
 const FILE: &str = "encryption";
 /// Cipher of blocks.
 const CIPHER: &str = "aes-256-gcm-siv";
+/// Most bytes of a key file that are read.
+const MOST_TEXT: u64 = 1024;
 /// Names of derived values.
 const BLOCKS: &[u8] = b"forkyard volume blocks";
 const CHECK: &[u8] = b"forkyard volume check";
@@ -85,15 +88,27 @@ impl Secret {
             path: path.to_owned(),
             why,
         };
-        let text = Zeroizing::new(match fs::read(path) {
-            Ok(text) => text,
+        let mut options = OpenOptions::new();
+        // A FIFO would be waited for.
+        options.read(true).custom_flags(OFlag::O_NONBLOCK.bits());
+        let file = match options.open(path) {
+            Ok(file) => file,
             Err(error) if error.kind() == ErrorKind::NotFound => return Err(failed("is missing")),
             Err(error) => return Err(StoreError::io("read", path, error)),
-        });
-        let mode = fs::metadata(path).map_err(|e| StoreError::io("read", path, e))?;
-        if mode.permissions().mode() & 0o077 != 0 {
+        };
+        let about = file
+            .metadata()
+            .map_err(|e| StoreError::io("read", path, e))?;
+        if !about.is_file() {
+            return Err(failed("is no regular file"));
+        }
+        if about.permissions().mode() & 0o077 != 0 {
             return Err(failed("can be read by other users"));
         }
+        let mut text = Zeroizing::new(Vec::new());
+        file.take(MOST_TEXT)
+            .read_to_end(&mut text)
+            .map_err(|e| StoreError::io("read", path, e))?;
         let wrong = || failed("does not hold a key, 64 hexadecimal digits");
         let digits = text.trim_ascii();
         let mut bytes = Zeroizing::new([0; KEY_BYTES]);
@@ -123,7 +138,9 @@ impl Secret {
             file.sync_all()
         };
         make().map_err(|e| StoreError::io("make", path, e))?;
-        crate::files::sync(&keys.0)
+        crate::files::sync(&keys.0)?;
+        // The folder itself may be new.
+        keys.0.parent().map_or(Ok(()), crate::files::sync)
     }
 
     fn derive(&self, what: &[u8], salt: &str) -> hmac::Tag {

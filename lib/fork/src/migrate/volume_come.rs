@@ -34,7 +34,7 @@ const LOOK: Duration = Duration::from_secs(30);
 /// Volumes that are on their way here.
 #[derive(Debug, Default)]
 pub(crate) struct Volumes {
-    incoming_images: Mutex<BTreeMap<(ForkId, VmName), Arrival>>,
+    arrivals: Mutex<BTreeMap<(ForkId, VmName), Arrival>>,
     /// Told when a snapshot has come, or cannot.
     came: Notify,
 }
@@ -65,16 +65,16 @@ impl Volumes {
             failed: false,
             heard: Instant::now(),
         };
-        lock(&self.incoming_images).insert((migration, volume.clone()), arrival);
+        lock(&self.arrivals).insert((migration, volume.clone()), arrival);
     }
 
     pub fn forget(&self, migration: ForkId) {
-        lock(&self.incoming_images).retain(|(other, _), _| *other != migration);
+        lock(&self.arrivals).retain(|(other, _), _| *other != migration);
         self.came.notify_waiters();
     }
 
     fn change(&self, migration: ForkId, volume: &VmName, change: impl FnOnce(&mut Arrival)) {
-        if let Some(arrival) = lock(&self.incoming_images).get_mut(&(migration, volume.clone())) {
+        if let Some(arrival) = lock(&self.arrivals).get_mut(&(migration, volume.clone())) {
             arrival.heard = Instant::now();
             change(arrival);
         }
@@ -82,15 +82,13 @@ impl Volumes {
 
     /// This volume is on its way by a migration that is not over.
     pub fn comes(&self, migration: ForkId, volume: &VmName) -> bool {
-        lock(&self.incoming_images).contains_key(&(migration, volume.clone()))
+        lock(&self.arrivals).contains_key(&(migration, volume.clone()))
     }
 
     /// Time since anything was heard of volumes of a migration; none if none comes by it.
     fn quiet(&self, migration: ForkId) -> Option<Duration> {
-        let incoming_images = lock(&self.incoming_images);
-        let of_it = incoming_images
-            .iter()
-            .filter(|((it, _), _)| *it == migration);
+        let arrivals = lock(&self.arrivals);
+        let of_it = arrivals.iter().filter(|((it, _), _)| *it == migration);
         of_it.map(|(_, arrival)| arrival.heard.elapsed()).min()
     }
 }
@@ -164,8 +162,8 @@ impl Host {
                 data.find(|(it, _)| **it == volume)?.1
             }
         });
-        let incoming_images = &self.incoming.volumes;
-        incoming_images.change(migration, &volume, |arrival| arrival.failed = false);
+        let arrivals = &self.incoming.volumes;
+        arrivals.change(migration, &volume, |arrival| arrival.failed = false);
         let (pieces, mut arriving) = mpsc::channel::<Bytes>(UNDER_WAY);
         let (blockd, name) = (self.blockd.clone(), volume.clone());
         let taken = tokio::spawn(blocking(move || {
@@ -198,7 +196,7 @@ impl Host {
         loop {
             let mut came = std::pin::pin!(volumes.came.notified());
             came.as_mut().enable();
-            let quiet = match lock(&volumes.incoming_images).get(&key) {
+            let quiet = match lock(&volumes.arrivals).get(&key) {
                 Some(arrival) if arrival.here.as_ref() == Some(&at.snapshot) => return Ok(()),
                 Some(arrival) if !arrival.failed => arrival.heard.elapsed(),
                 Some(_) | None => self.options.patience,

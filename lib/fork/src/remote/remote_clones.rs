@@ -156,7 +156,7 @@ impl RemoteClones {
 impl Host {
     /// Reads what an earlier daemon had others make.
     pub(crate) fn load_remote_clones(&self) -> Result<(), HostError> {
-        for (fork, peer, entry) in self.store.abroad()? {
+        for (fork, peer, entry) in self.store.remote_clones()? {
             match serde_json::from_str::<RemoteShare>(&entry) {
                 Ok(mut away) => {
                     // The request that waited for the answer has gone.
@@ -181,7 +181,8 @@ impl Host {
         away: RemoteShare,
     ) -> Result<(), HostError> {
         let entry = to_text(&away)?;
-        self.store.put_abroad((fork, peer), away.family, &entry)?;
+        self.store
+            .put_remote_clones((fork, peer), away.family, &entry)?;
         lock(&self.remote_clones.0).insert((fork, peer.to_owned()), away);
         Ok(())
     }
@@ -216,8 +217,8 @@ impl Host {
     }
 
     pub(super) fn record_remote_clones(&self, key: (ForkId, &str), away: &RemoteShare) {
-        let recorded =
-            to_text(away).and_then(|entry| Ok(self.store.put_abroad(key, away.family, &entry)?));
+        let recorded = to_text(away)
+            .and_then(|entry| Ok(self.store.put_remote_clones(key, away.family, &entry)?));
         if let Err(error) = recorded {
             let (fork, peer) = key;
             tracing::warn!(%fork, peer, error = &error as &dyn std::error::Error, "not recorded");
@@ -227,7 +228,7 @@ impl Host {
     /// Nothing of it is there any more.
     pub(crate) fn forget_remote_clones(&self, (fork, peer): (ForkId, &str)) -> Option<FamilyId> {
         let gone = lock(&self.remote_clones.0).remove(&(fork, peer.to_owned()));
-        let forgotten: Result<(), StoreError> = self.store.remove_abroad((fork, peer));
+        let forgotten: Result<(), StoreError> = self.store.remove_remote_clones((fork, peer));
         if let Err(error) = forgotten {
             tracing::warn!(%fork, peer, error = &error as &dyn std::error::Error, "still recorded");
         }

@@ -34,6 +34,8 @@ const AGAIN: [Duration; 2] = [Duration::from_millis(15), Duration::from_millis(6
 const SETTLED: Duration = Duration::from_secs(10);
 /// Longest datagram that is read whole.
 const LONGEST: usize = 2048;
+/// Datagrams that are heard before the kernel is told of them.
+const AT_ONCE: usize = 256;
 
 /// Knowledge of this host of the sites of families, beyond loans.
 #[derive(Debug, Default)]
@@ -137,8 +139,9 @@ impl Host {
                 let Some(host) = host.upgrade() else { return };
                 let mut changed = BTreeSet::new();
                 let mut heard = heard.map(|(length, _)| length);
-                // All that have come, before the kernel is told.
-                loop {
+                // Those that have come, before the kernel is told; no more at once, or whatever fills
+                // the port would keep the kernel from being told.
+                for _ in 0..AT_ONCE {
                     match heard {
                         Ok(length) => changed.extend(host.hear_news(&datagram[..length])),
                         Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,

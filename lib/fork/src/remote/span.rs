@@ -393,7 +393,7 @@ impl Host {
             && !before
         {
             // Its VMs here run on, and talk to each other.
-            tracing::error!(%family, error = &error as &dyn std::error::Error, "parted from other hosts");
+            tracing::error!(%family, error = &error as &dyn std::error::Error, "the network is not joined with other hosts");
         }
     }
 

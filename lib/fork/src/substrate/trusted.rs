@@ -4,13 +4,17 @@ use super::SubstrateError;
 use crate::{Host, HostError};
 use forkyard_substrate::sign::PublicKey;
 use forkyard_types::TrustedKeys;
+use forkyard_vm::lock;
 use std::{
     fs,
     io::{self, Write},
+    sync::Mutex,
 };
 
 /// File of the keys, one a line.
 const TRUSTED: &str = "substrate.trusted";
+/// Held while the file is read, changed and written anew.
+static CHANGE: Mutex<()> = Mutex::new(());
 /// Most keys.
 const MOST: usize = 1024;
 
@@ -26,6 +30,7 @@ impl Host {
     /// Trusts a key from now on.
     pub fn trust_key(&self, key: &str) -> Result<TrustedKeys, HostError> {
         let key = parse(key)?;
+        let _one = lock(&CHANGE);
         let mut keys = self.read_trusted()?;
         if !keys.contains(&key) {
             keys.push(key);
@@ -41,6 +46,7 @@ impl Host {
     /// Trusts a key no longer. Substrates that were pulled stay.
     pub fn forget_key(&self, key: &str) -> Result<TrustedKeys, HostError> {
         let key = parse(key)?;
+        let _one = lock(&CHANGE);
         let mut keys = self.read_trusted()?;
         let before = keys.len();
         keys.retain(|it| *it != key);
@@ -83,7 +89,10 @@ impl Host {
         }
         passing.as_file().sync_all().map_err(failed())?;
         match passing.persist(&path) {
-            Ok(_) => Ok(()),
+            // A key that was taken back is not to be there again after a power cut.
+            Ok(_) => fs::File::open(&self.folders.state)
+                .and_then(|folder| folder.sync_all())
+                .map_err(failed()),
             Err(error) => Err(failed()(error.error)),
         }
     }

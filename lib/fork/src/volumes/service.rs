@@ -272,7 +272,7 @@ impl Blockd {
             program: self.program.clone(),
             source,
         };
-        // VMs that found it may still have it in their rooms: it is made once.
+        // VMs that found it may still have it in their jails: it is made once.
         if let Some(folder) = self.nbd.parent() {
             fs::create_dir_all(folder).map_err(failed)?;
             let passable = fs::Permissions::from_mode(0o711);

@@ -8,6 +8,7 @@
 //! `W`, and none is dropped here.
 
 mod below;
+mod progress;
 mod waiting;
 
 use crate::touched::Run;
@@ -18,6 +19,7 @@ use forkyard_transfer::{Loss, Page, PageSet, PageSink};
 use forkyard_types::{ByteCount, ImageId, PAGE_SIZE, PageCount, PageNo};
 use nix::errno::Errno;
 use nix::sys::uio::pwritev;
+pub(crate) use progress::Progress;
 use std::{
     collections::BTreeSet,
     fs::File,
@@ -31,19 +33,6 @@ use waiting::Waiting;
 const MOST_KEPT: usize = 128;
 /// Most stretches of lost pages that are told of.
 const MOST_TOLD: usize = 8;
-
-/// Progress of an image on its way.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Progress {
-    /// Pages that are here.
-    pub have: PageCount,
-    /// Of the others, those that come first.
-    pub first: PageCount,
-    /// True if all others can still come.
-    pub alive: bool,
-    /// The first of those that cannot, page and number.
-    pub lost: Vec<(PageNo, PageCount)>,
-}
 
 /// See the module.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use rusqlite::params;
 impl Store {
     /// Records what a peer made, or is to make, of a fork. A family that has any
     /// is not empty.
-    pub fn put_abroad(
+    pub fn put_remote_clones(
         &self,
         (fork, peer): (ForkId, &str),
         family: FamilyId,
@@ -22,7 +22,7 @@ impl Store {
     }
 
     /// Forgets it. No error if it is not recorded.
-    pub fn remove_abroad(&self, (fork, peer): (ForkId, &str)) -> Result<(), StoreError> {
+    pub fn remove_remote_clones(&self, (fork, peer): (ForkId, &str)) -> Result<(), StoreError> {
         let remove = "DELETE FROM abroad WHERE fork = ?1 AND peer = ?2";
         self.lock()
             .execute(remove, params![fork.as_str(), peer])
@@ -30,8 +30,8 @@ impl Store {
         Ok(())
     }
 
-    /// Everything that is abroad: fork, peer, entry.
-    pub fn abroad(&self) -> Result<Vec<(ForkId, String, String)>, StoreError> {
+    /// All remote clones: fork, peer, entry.
+    pub fn remote_clones(&self) -> Result<Vec<(ForkId, String, String)>, StoreError> {
         let connection = self.lock();
         let mut statement = connection
             .prepare_cached("SELECT fork, peer, entry FROM abroad ORDER BY rowid")
@@ -50,21 +50,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_family_whose_clones_are_all_abroad_is_not_empty() {
+    fn a_family_whose_clones_are_all_remote_is_not_empty() {
         let folder = tempfile::tempdir().expect("folder");
         let store = Store::open(&folder.path().join("db")).expect("store");
         let (family, fork) = (FamilyId::random(), ForkId::random());
         store.found_family(family, 9, None).expect("room");
-        store.put_abroad((fork, "b"), family, "sent").expect("new");
         store
-            .put_abroad((fork, "b"), family, "made")
+            .put_remote_clones((fork, "b"), family, "sent")
+            .expect("new");
+        store
+            .put_remote_clones((fork, "b"), family, "made")
             .expect("changed");
-        let kept = store.abroad().expect("read");
+        let kept = store.remote_clones().expect("read");
         assert_eq!(kept, [(fork, "b".to_owned(), "made".to_owned())]);
         assert_eq!(store.remove_empty_families().expect("looked"), []);
         assert!(!store.remove_family_if_empty(family).expect("looked"));
         for _ in 0..2 {
-            store.remove_abroad((fork, "b")).expect("removed");
+            store.remove_remote_clones((fork, "b")).expect("removed");
         }
         assert!(store.remove_family_if_empty(family).expect("looked"));
     }
