@@ -18,7 +18,8 @@ pub struct VolumeCopy {
     pub at: String,
     /// The migration that brings it here, if one does.
     pub arriving: Option<ForkId>,
-    /// Nothing of it was here before that.
+    /// Nothing of it was here before that; with no migration, it is a mirror that is held for
+    /// another host. A copy of a volume that was at home here is none, even if it was promoted once.
     pub is_new: bool,
 }
 

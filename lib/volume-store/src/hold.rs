@@ -3,11 +3,19 @@
 //! A copy takes streams of that host alone, and nothing else writes it. Promoted, it is a volume as any
 //! other, and takes none any more: that host learns so when it next has something to send, and its
 //! writer is fenced. Until then none of its flushes is answered, if they are to wait.
+//!
+//! | fails | then |
+//! |---|---|
+//! | a stream | the next one restores the snapshot that it lies over |
+//! | a promotion, before its end | a copy as before, that no VM may open; it is promoted again |
 
 use crate::{Library, Store, StoreError, mirror::MIRRORED, store::bytes, stream::StreamHeader};
-use forkyard_volume::{Opening, Takeover};
+use forkyard_volume::{Opening, Takeover, View};
 use serde::{Deserialize, Serialize};
-use std::{io::BufRead, sync::PoisonError};
+use std::{
+    io::BufRead,
+    sync::{MutexGuard, PoisonError},
+};
 
 /// File of a copy, or of one that was promoted.
 pub(crate) const FILE: &str = "held";
@@ -62,25 +70,18 @@ impl Library {
             }
             Err(error) => return Err(error),
         };
-        store.admit_from(host)?;
         store.refuse_branch("received")?;
+        // Until the end: a promotion comes before it or after it.
+        let _receiving = store.receiving();
+        store.admit_from(host)?;
         if header.volume()? != store.facts().id {
             return Err(StoreError::OtherVolume(name.to_owned()));
         }
         if header.encrypted && !store.is_encrypted() {
             return Err(StoreError::NotEncrypted(name.to_owned()));
         }
-        // A stream broke off, or this server died in one.
-        if let (epoch, Opening::Open) = store.writer() {
-            store.close_writer(epoch)?;
-        }
-        // Held until it is taken: a promotion comes before it or after it.
-        let held = store.held.lock().unwrap_or_else(PoisonError::into_inner);
-        if *held != Held::For(host.to_owned()) {
-            return Err(StoreError::IsPromoted(name.to_owned()));
-        }
+        store.end_broken_stream()?;
         store.take(&header, None, input)?;
-        drop(held);
         // A crash may take the last snapshot from the host that it came from: then the one before is
         // what both have.
         let mut taken = store.snapshot_names();
@@ -93,9 +94,11 @@ impl Library {
     }
 
     /// Makes a copy a volume that is at home here, as the last snapshot that it took: the host where it
-    /// was at home is fenced.
+    /// was at home is fenced. Waits for a stream that comes in. If it fails or is cut short, it is a copy
+    /// still, and can be promoted again.
     pub fn promote(&self, name: &str) -> Result<(), StoreError> {
         let store = self.open(name)?;
+        let _receiving = store.receiving();
         let host = match store.held() {
             Held::For(host) => host,
             Held::Not | Held::Promoted(_) => return Err(StoreError::NoCopy(name.to_owned())),
@@ -103,17 +106,28 @@ impl Library {
         let mut whole = store.snapshot_names().into_iter();
         let whole = whole.rfind(|it| it.starts_with(MIRRORED));
         let whole = whole.ok_or_else(|| StoreError::Coming(name.to_owned()))?;
-        store.set_held(Held::Promoted(host))?;
-        // What a stream that broke off has left is undone.
-        let epoch = store.open_writer(Takeover::Allowed)?;
+        // What a stream that broke off has left is undone. A size is not reduced under a writer.
+        store.end_broken_stream()?;
+        let size = store.size(View::Snapshot(store.snapshot_called(&whole)?));
+        if let Some(size) = size
+            && store.size(View::Current) != Some(size)
+        {
+            store.resize(size)?;
+        }
+        let epoch = store.open_writer(Takeover::Refused)?;
         store.restore(epoch, Some(&whole))?;
         store.close_writer(epoch)?;
+        store.flush()?;
+        // Last: a volume that is at home here is whole.
+        store.set_held(Held::Promoted(host))?;
         for name in store.snapshot_names() {
             if name.starts_with(MIRRORED) {
-                store.drop_mirrored_one(&name)?;
+                // It is at home here in any case: a snapshot that cannot be removed is left to its user.
+                let _ = store.drop_mirrored_one(&name);
             }
         }
-        store.flush()
+        let _ = store.flush();
+        Ok(())
     }
 }
 
@@ -122,6 +136,20 @@ impl Store {
     pub fn held(&self) -> Held {
         let held = self.held.lock().unwrap_or_else(PoisonError::into_inner);
         held.clone()
+    }
+
+    /// Keeps streams and promotions from each other.
+    fn receiving(&self) -> MutexGuard<'_, ()> {
+        let receiving = self.mirrors.receiving.lock();
+        receiving.unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the writer of a stream that broke off, or in which this server died.
+    fn end_broken_stream(&self) -> Result<(), StoreError> {
+        match self.writer() {
+            (epoch, Opening::Open) => self.close_writer(epoch),
+            (_, Opening::Closed) => Ok(()),
+        }
     }
 
     fn set_held(&self, held: Held) -> Result<(), StoreError> {

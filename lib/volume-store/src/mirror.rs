@@ -14,12 +14,12 @@
 //! | | then |
 //! |---|---|
 //! | a host is away, [`WhenAway::Wait`] | flushes wait, and fail with [`StoreError::MirrorAway`] after [`PATIENCE`]; they may be tried again |
-//! | a host is away, [`WhenAway::GoOn`] | flushes are answered without it, and it is said how far behind it is |
+//! | a host is away, [`WhenAway::GoOn`] | flushes are answered without it, and it is said how far behind it is; so until the first round of the next line is held |
 //! | a host has promoted its copy | the writer here is fenced: the volume is at home there |
 //! | this process dies | the host says which snapshot it has; what differs from that is sent |
 
 use crate::{MirrorFacts, MirrorPlan, PATIENCE, Store, StoreError, WhenAway};
-use forkyard_volume::Opening;
+use forkyard_volume::{Opening, Refusal};
 use std::{
     collections::BTreeMap,
     fmt,
@@ -43,6 +43,8 @@ pub(crate) struct Mirrors {
     volume: String,
     inner: Mutex<Inner>,
     changed: Condvar,
+    /// Held, of a copy, while a stream of the host where it is at home is taken, or it is promoted.
+    pub receiving: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -60,6 +62,8 @@ struct Site {
     held: u64,
     /// Line to it, if there is one.
     line: Option<u64>,
+    /// True once it has held a round of that line.
+    keeps_up: bool,
     /// Time of the last word of it.
     heard: Instant,
     is_promoted: bool,
@@ -123,9 +127,10 @@ impl Inner {
     fn lacking(&self, target: u64) -> impl Iterator<Item = &String> {
         self.plan.hosts.iter().filter(move |host| {
             let site = self.sites.get(*host);
-            let is_there = site.is_some_and(|it| it.line.is_some());
+            // What it lacks since it was away may take long.
+            let keeps_up = site.is_some_and(|it| it.line.is_some() && it.keeps_up);
             let is_held = site.is_some_and(|it| it.held >= target);
-            let may_go_on = self.plan.away == WhenAway::GoOn && !is_there;
+            let may_go_on = self.plan.away == WhenAway::GoOn && !keeps_up;
             !is_held && !may_go_on
         })
     }
@@ -189,6 +194,7 @@ impl Inner {
             self.sites.entry(host.clone()).or_insert_with(|| Site {
                 held: 0,
                 line: None,
+                keeps_up: false,
                 heard: Instant::now(),
                 is_promoted: false,
             });
@@ -214,6 +220,16 @@ pub struct Round {
     /// Snapshot.
     pub snapshot: String,
     version: u64,
+}
+
+/// Number of a snapshot that was sent to a host, in digits. None if it is another snapshot.
+fn number_of<'a>(snapshot: &'a str, host: &str) -> Option<&'a str> {
+    let number = snapshot.strip_prefix(MIRRORED)?.strip_prefix(host)?;
+    let number = number.strip_prefix('-')?;
+    number
+        .bytes()
+        .all(|it| it.is_ascii_digit())
+        .then_some(number)
 }
 
 impl Store {
@@ -310,12 +326,13 @@ impl Store {
         })?;
         // It may have lost what it held: it is told anew.
         (site.line, site.heard, site.held) = (Some(number), Instant::now(), 0);
-        site.is_promoted = false;
+        (site.keeps_up, site.is_promoted) = (false, false);
         drop(inner);
-        self.mirrors.changed.notify_all();
+        // Flushes that waited for the line before may go on without it.
+        self.mirrors.settle(None);
         self.drop_mirrored(host, since.as_deref())?;
         let all = ours.iter().chain(theirs);
-        let last = all.filter_map(|it| it.rsplit('-').next()?.parse().ok());
+        let last = all.filter_map(|it| number_of(it, host)?.parse().ok());
         Ok(MirrorLine {
             store: Arc::clone(self),
             host: host.to_owned(),
@@ -327,12 +344,8 @@ impl Store {
 
     /// Snapshots that were sent to a host, oldest first.
     fn mirrored(&self, host: &str) -> Vec<String> {
-        let beginning = format!("{MIRRORED}{host}-");
-        let is_own = |it: &String| {
-            let rest = it.strip_prefix(&beginning);
-            rest.is_some_and(|rest| rest.bytes().all(|it| it.is_ascii_digit()))
-        };
-        self.snapshot_names().into_iter().filter(is_own).collect()
+        let names = self.snapshot_names().into_iter();
+        names.filter(|it| number_of(it, host).is_some()).collect()
     }
 
     /// Removes snapshots that were sent to a host, but for one.
@@ -377,10 +390,11 @@ impl MirrorLine {
                     host: self.host.clone(),
                 });
             };
-            let held = site.held;
+            let (held, keeps_up) = (site.held, site.keeps_up);
             let is_wanted = inner.waiting.iter().any(|it| it.target > held);
             let last = self.store.written_version();
-            let is_lazy = begun.elapsed() >= LAZY.min(patience) && last > held;
+            let is_due = begun.elapsed() >= LAZY.min(patience);
+            let is_lazy = is_due && (last > held || !keeps_up);
             if is_wanted || is_lazy || self.since.is_none() {
                 break;
             }
@@ -392,7 +406,9 @@ impl MirrorLine {
             inner = waited.unwrap_or_else(PoisonError::into_inner).0;
         }
         drop(inner);
-        self.rounds += 1;
+        // The other host may have told any number.
+        let next = self.rounds.checked_add(1);
+        self.rounds = next.ok_or(Refusal::Exhausted("numbers of rounds"))?;
         let snapshot = format!("{MIRRORED}{}-{}", self.host, self.rounds);
         // No write between both: what is told to be held is in it.
         let mut appender = self.store.appender();
@@ -419,6 +435,7 @@ impl MirrorLine {
             && site.line == Some(self.number)
         {
             (site.held, site.heard) = (site.held.max(round.version), Instant::now());
+            site.keeps_up = true;
         }
         drop(inner);
         self.store.mirrors.settle(None);

@@ -22,7 +22,8 @@ use std::{
 
 /// Open volume. Dropped, it is closed, and nothing is flushed.
 ///
-/// Locks, in the order in which they are taken: `upkeep`, `flushing`, `appender`, `state`.
+/// Locks, in the order in which they are taken: `mirrors.receiving`, `upkeep`, `flushing`, `appender`,
+/// `state`. `held` is taken to read it or to set it, and never kept while a stream comes in.
 #[derive(Debug)]
 pub struct Store {
     pub(crate) folder: Folder,

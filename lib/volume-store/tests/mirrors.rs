@@ -8,7 +8,7 @@ use forkyard_volume_store::{
 };
 use std::{
     collections::BTreeMap,
-    io::Cursor,
+    io::{BufReader, Cursor, Read},
     path::Path,
     sync::{Arc, mpsc},
     time::{Duration, Instant},
@@ -39,6 +39,16 @@ fn plan(away: WhenAway) -> MirrorPlan {
 
 fn line(store: &Arc<Store>, there: &Library) -> Result<MirrorLine, StoreError> {
     store.mirror("b", &there.holding("v", "a")?)
+}
+
+/// Sends a round, and has it held.
+fn push(line: &mut MirrorLine, there: &Library) {
+    let round = line.next(SOON).expect("wanted").expect("something");
+    let mut stream = Vec::new();
+    line.send(&round, &mut stream).expect("sent");
+    let held = there.hold("v", "a", &mut Cursor::new(stream));
+    assert_eq!(held.expect("held"), round.snapshot);
+    line.held(round).expect("noted");
 }
 
 struct World {
@@ -247,8 +257,13 @@ fn a_flush_waits_for_a_host_that_is_away_or_goes_on_and_it_is_said_how_far_that_
     store.flush_everywhere().expect("without it");
     let behind = || store.mirrors().remove(0);
     assert_eq!((behind().is_there, behind().behind), (false, 2));
-    // With a line it is waited for, and catches up.
+    // Nor is what it has missed waited for, once there is a line.
     let mut to = line(&store, &there).expect("a line");
+    store.flush_everywhere().expect("without it");
+    push(&mut to, &there);
+    assert_eq!((behind().is_there, behind().behind), (true, 0));
+    // From then on it is waited for.
+    store.write(epoch, 0, &[8; 4096]).expect("writes");
     let Err(StoreError::Unheld(unheld)) = store.flush_held(&mut None) else {
         panic!("it does not hold it yet");
     };
@@ -281,4 +296,147 @@ fn a_flush_waits_for_a_host_that_is_away_or_goes_on_and_it_is_said_how_far_that_
     // What is no copy cannot be promoted.
     let own = here.promote("v");
     assert!(matches!(own, Err(StoreError::NoCopy(_))), "{own:?}");
+}
+
+/// Copy that holds a round, of which a second one, of another size, came in but for its end.
+fn torn(there: &Library) -> Vec<u8> {
+    let folder = tempfile::tempdir().expect("a folder");
+    let here = library(folder.path());
+    let store = here.create("v", SIZE, &AtRest::Plain).expect("made");
+    store.set_mirrors(plan(WhenAway::Wait)).expect("kept");
+    let epoch = store.open_writer(Takeover::Refused).expect("opens");
+    let first: Vec<u8> = (0..SIZE).map(|at| at.to_le_bytes()[1] | 1).collect();
+    store.write(epoch, 0, &first).expect("writes");
+    let mut to = line(&store, there).expect("a line");
+    push(&mut to, there);
+    store.resize(2 * SIZE).expect("grows");
+    store.write(epoch, 0, &first[1..]).expect("writes");
+    store.write(epoch, SIZE, &first).expect("writes");
+    let round = to.next(SOON).expect("wanted").expect("something");
+    let mut stream = Vec::new();
+    to.send(&round, &mut stream).expect("sent");
+    stream.pop();
+    let cut = there.hold("v", "a", &mut Cursor::new(stream));
+    cut.expect_err("cut off");
+    first
+}
+
+#[test]
+fn a_promotion_that_breaks_off_leaves_a_copy_and_can_be_repeated() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let there = library(folder.path());
+    let first = torn(&there);
+    let copy = there.open("v").expect("there");
+    assert_eq!(copy.size(View::Current), Some(2 * SIZE));
+    let segments = std::fs::read_dir(folder.path().join("v")).expect("a folder");
+    let names = segments.filter_map(|it| it.ok()?.file_name().into_string().ok());
+    let last: Option<u64> = names
+        .filter_map(|it| it.strip_suffix(".seg")?.parse().ok())
+        .max();
+    // The log cannot grow beyond its next segment: what is to be put back takes more.
+    let next = format!("v/{:010}.seg", last.expect("a segment") + 2);
+    let obstacle = folder.path().join(next);
+    std::fs::create_dir(&obstacle).expect("made");
+    let failed = there.promote("v");
+    assert!(matches!(failed, Err(StoreError::Io { .. })), "{failed:?}");
+    assert_eq!(copy.held(), Held::For("a".into()));
+    copy.refuse_held().expect_err("a copy still");
+    let mixed = content(&copy);
+    assert!(mixed != first, "it broke off too late");
+    assert!(mixed[..4096] == first[..4096], "it broke off too early");
+    std::fs::remove_dir(&obstacle).expect("removed");
+    // Another process goes on with it.
+    drop((copy, there));
+    let there = library(folder.path());
+    let copy = there.open("v").expect("there");
+    copy.refuse_held().expect_err("a copy still");
+    there.promote("v").expect("promoted");
+    copy.refuse_held().expect("at home");
+    assert_eq!(copy.size(View::Current), Some(SIZE));
+    assert!(content(&copy) == first, "torn");
+    assert_eq!(copy.snapshot_names(), [""; 0]);
+}
+
+#[test]
+fn a_stream_to_a_promoted_volume_leaves_its_writer_alone() {
+    let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+    let [here, there] = [0, 1].map(|at| library(folders[at].path()));
+    let store = here.create("v", SIZE, &AtRest::Plain).expect("made");
+    store.set_mirrors(plan(WhenAway::Wait)).expect("kept");
+    let mut to = line(&store, &there).expect("a line");
+    push(&mut to, &there);
+    let epoch = store.open_writer(Takeover::Refused).expect("opens");
+    store.write(epoch, 0, &[1; 4096]).expect("writes");
+    let round = to.next(SOON).expect("wanted").expect("something");
+    let mut stream = Vec::new();
+    to.send(&round, &mut stream).expect("sent");
+    there.promote("v").expect("promoted");
+    let copy = there.open("v").expect("there");
+    let epoch = copy.open_writer(Takeover::Refused).expect("opens");
+    let late = there.hold("v", "a", &mut Cursor::new(stream));
+    assert!(matches!(late, Err(StoreError::IsPromoted(_))), "{late:?}");
+    copy.write(epoch, 0, &[2; 4096]).expect("writes still");
+}
+
+#[test]
+fn facts_are_told_while_a_stream_comes_in() {
+    /// Stream that does not go on until it is told to.
+    struct Slow(Cursor<Vec<u8>>, mpsc::Sender<()>, mpsc::Receiver<()>);
+    impl Read for Slow {
+        fn read(&mut self, out: &mut [u8]) -> std::io::Result<usize> {
+            if self.0.position() > 0 && self.1.send(()).is_ok() {
+                let _ = self.2.recv();
+            }
+            let count = out.len().min(256);
+            self.0.read(&mut out[..count])
+        }
+    }
+    let folders = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
+    let [here, there] = [0, 1].map(|at| library(folders[at].path()));
+    let store = here.create("v", SIZE, &AtRest::Plain).expect("made");
+    store.set_mirrors(plan(WhenAway::Wait)).expect("kept");
+    let epoch = store.open_writer(Takeover::Refused).expect("opens");
+    let mut to = line(&store, &there).expect("a line");
+    push(&mut to, &there);
+    let mut rng = Rng::with_seed(1);
+    let noise: Vec<u8> = (0..SIZE).map(|_| rng.u8(..)).collect();
+    store.write(epoch, 0, &noise).expect("writes");
+    let round = to.next(SOON).expect("wanted").expect("something");
+    let mut stream = Vec::new();
+    to.send(&round, &mut stream).expect("sent");
+    let (waits, waiting) = mpsc::channel();
+    let (go_on, goes_on) = mpsc::channel();
+    std::thread::scope(|scope| {
+        let slow = Slow(Cursor::new(stream), waits, goes_on);
+        let held = scope.spawn(|| there.hold("v", "a", &mut BufReader::new(slow)));
+        waiting.recv().expect("it has begun");
+        let facts = there.inspect("v").expect("told");
+        assert_eq!(facts.held, Held::For("a".into()));
+        drop((go_on, waiting));
+        held.join().expect("ends").expect("held");
+    });
+    let copy = there.open("v").expect("there");
+    assert!(content(&copy) == noise);
+}
+
+#[test]
+fn numbers_that_another_host_tells_break_nothing() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let here = library(folder.path());
+    let store = here.create("v", SIZE, &AtRest::Plain).expect("made");
+    store.set_mirrors(plan(WhenAway::Wait)).expect("kept");
+    let last = u64::MAX;
+    // Those of other snapshots are not counted.
+    let other = [format!("daily-{last}"), format!("mirror-b-c-{last}")];
+    let mut to = store.mirror("b", &other).expect("a line");
+    let round = to.next(SOON).expect("wanted").expect("something");
+    assert_eq!(round.snapshot, "mirror-b-1");
+    let mut to = store
+        .mirror("b", &[format!("mirror-b-{last}")])
+        .expect("a line");
+    let ended = to.next(SOON);
+    assert!(
+        matches!(ended, Err(StoreError::Refused(Refusal::Exhausted(_)))),
+        "{ended:?}"
+    );
 }

@@ -190,9 +190,9 @@ pub async fn supply(
         (status = 426, body = ApiError, description = "The request asks for no upgrade to `tcp`"), Refusal))]
 pub async fn hold(
     State(host): State<Arc<Host>>,
-    _: Neighbour,
+    Neighbour(asker): Neighbour,
     Path(volume): Path<String>,
-    Query(wanted): Query<PeerHold>,
+    Query(mut wanted): Query<PeerHold>,
     mut request: Request,
 ) -> Result<Response, Refusal> {
     if !upgrade::asks_for_tcp(request.headers()) {
@@ -200,6 +200,10 @@ pub async fn hold(
     }
     let carrier = request.extensions().get::<Carrier>().cloned();
     let upgrade = hyper::upgrade::on(&mut request);
+    // A node is known by its certificate, whatever it calls itself: it has its own copies alone.
+    if let Asker::Node(node, _) = asker {
+        wanted.from = node.to_string();
+    }
     let line = host.hold_copy(&volume, wanted).await?;
     tokio::spawn(async move {
         // Counted until its end.

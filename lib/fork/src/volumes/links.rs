@@ -7,7 +7,8 @@
 //! ```
 //!
 //! Kept in a file of the state folder, with what was sent today: a daemon that starts anew goes on with
-//! it. After a crash a few MiB of the day may be missing.
+//! it. After a crash a few MiB of the day may be missing. The file is written without the lock of the
+//! links: lines go on meanwhile.
 
 use crate::{Host, HostError};
 use forkyard_replicate::{Allowance, Meter, Money};
@@ -19,7 +20,7 @@ use std::{
     fs,
     io::{self, ErrorKind, Write as _},
     path::PathBuf,
-    sync::Mutex,
+    sync::{Arc, Mutex},
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
 use tokio::{
@@ -37,8 +38,31 @@ const LOOK: Duration = Duration::from_secs(1);
 /// Links of this host, by the names of the other hosts.
 #[derive(Debug)]
 pub(crate) struct Links {
-    file: PathBuf,
-    inner: Mutex<BTreeMap<String, Link>>,
+    file: Arc<StateFile>,
+    inner: Mutex<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    links: BTreeMap<String, Link>,
+    /// States that were taken to be stored.
+    states: u64,
+}
+
+/// File with the state of the links.
+#[derive(Debug)]
+struct StateFile {
+    path: PathBuf,
+    /// Number of the last state in it. Held while one is written.
+    last: Mutex<u64>,
+}
+
+/// State of the links, to be stored.
+#[derive(Debug)]
+struct State {
+    number: u64,
+    /// None: there is nothing to go on with.
+    links: Option<BTreeMap<String, Stored>>,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -71,6 +95,74 @@ fn allowance(budget: LinkBudget) -> Allowance {
     }
 }
 
+impl Inner {
+    fn link(&mut self, host: &str) -> &mut Link {
+        self.links.entry(host.to_owned()).or_default()
+    }
+
+    /// Counts bytes that were sent. Returns a state once there is enough to write it down.
+    fn note(&mut self, host: &str, bytes: u64) -> Option<State> {
+        let link = self.link(host);
+        link.unnoted += bytes;
+        let is_due = link.unnoted >= NOTED;
+        is_due.then(|| self.state())
+    }
+
+    /// Takes budgets and what was sent today, to be stored.
+    fn state(&mut self) -> State {
+        self.states += 1;
+        let links = self.links.iter_mut().map(|(host, link)| {
+            let (day, spent) = link.meter.spent(now());
+            link.unnoted = 0;
+            let budget = link.budget;
+            (host.clone(), Stored { budget, day, spent })
+        });
+        let links: BTreeMap<_, _> = links.collect();
+        // Without a budget there is nothing to go on with.
+        let has_budget = links.values().any(|it| it.budget != LinkBudget::default());
+        State {
+            number: self.states,
+            links: has_budget.then_some(links),
+        }
+    }
+}
+
+impl StateFile {
+    /// Writes a state down, durably, unless a later one is there. Blocks.
+    fn put(&self, state: State) -> io::Result<()> {
+        let mut last = lock(&self.last);
+        if *last > state.number {
+            return Ok(());
+        }
+        match state.links {
+            None => match fs::remove_file(&self.path) {
+                Err(error) if error.kind() == ErrorKind::NotFound => {}
+                removed => {
+                    removed?;
+                    self.sync_folder()?;
+                }
+            },
+            Some(links) => {
+                let fresh = self.path.with_extension("new");
+                let mut file = forkyard_sys_host::private::create(&fresh)?;
+                file.write_all(&serde_json::to_vec(&links)?)?;
+                file.sync_all()?;
+                fs::rename(&fresh, &self.path)?;
+                self.sync_folder()?;
+            }
+        }
+        *last = state.number;
+        Ok(())
+    }
+
+    fn sync_folder(&self) -> io::Result<()> {
+        match self.path.parent() {
+            Some(folder) => fs::File::open(folder)?.sync_all(),
+            None => Ok(()),
+        }
+    }
+}
+
 impl Links {
     /// Reads what is stored. A file that is no such is an error: a budget is not forgotten.
     pub fn open(file: PathBuf) -> Result<Self, HostError> {
@@ -90,69 +182,52 @@ impl Links {
             };
             (host, link)
         });
+        let inner = Inner {
+            links: links.collect(),
+            states: 0,
+        };
         Ok(Self {
-            inner: Mutex::new(links.collect()),
-            file,
+            inner: Mutex::new(inner),
+            file: Arc::new(StateFile {
+                path: file,
+                last: Mutex::new(0),
+            }),
         })
-    }
-
-    /// Writes down budgets and what was sent today.
-    fn store(&self, links: &mut BTreeMap<String, Link>) -> io::Result<()> {
-        // Without a budget there is nothing to go on with.
-        if links.values().all(|it| it.budget == LinkBudget::default()) {
-            return match fs::remove_file(&self.file) {
-                Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
-                removed => removed,
-            };
-        }
-        let stored: BTreeMap<_, _> = links
-            .iter_mut()
-            .map(|(host, link)| {
-                let (day, spent) = link.meter.spent(now());
-                link.unnoted = 0;
-                let budget = link.budget;
-                (host.clone(), Stored { budget, day, spent })
-            })
-            .collect();
-        let fresh = self.file.with_extension("new");
-        let mut file = forkyard_sys_host::private::create(&fresh)?;
-        file.write_all(&serde_json::to_vec(&stored)?)?;
-        file.sync_all()?;
-        fs::rename(&fresh, &self.file)
     }
 
     /// Counts bytes that were sent because something waits for them.
     fn spend(&self, host: &str, bytes: u64) {
-        let mut links = lock(&self.inner);
-        let link = links.entry(host.to_owned()).or_default();
-        link.meter.spend(now(), bytes);
-        self.noted(host, bytes, &mut links);
-    }
-
-    fn noted(&self, host: &str, bytes: u64, links: &mut BTreeMap<String, Link>) {
-        let Some(link) = links.get_mut(host) else {
-            return;
-        };
-        link.unnoted += bytes;
-        if link.unnoted >= NOTED
-            && let Err(error) = self.store(links)
-        {
-            tracing::warn!(%error, "what was sent is not written down");
-        }
+        let mut inner = lock(&self.inner);
+        inner.link(host).meter.spend(now(), bytes);
+        let due = inner.note(host, bytes);
+        drop(inner);
+        self.write_down(due);
     }
 
     fn take(&self, host: &str, wanted: u64) -> Result<u64, Duration> {
-        let mut links = lock(&self.inner);
-        let taken = links.entry(host.to_owned()).or_default();
-        let taken = taken.meter.take(now(), wanted)?;
-        self.noted(host, taken, &mut links);
+        let mut inner = lock(&self.inner);
+        let taken = inner.link(host).meter.take(now(), wanted)?;
+        let due = inner.note(host, taken);
+        drop(inner);
+        self.write_down(due);
         Ok(taken)
+    }
+
+    /// Has a state written on a thread that may wait for the disk. To be called on the runtime.
+    fn write_down(&self, due: Option<State>) {
+        let Some(state) = due else { return };
+        let file = Arc::clone(&self.file);
+        tokio::task::spawn_blocking(move || {
+            if let Err(error) = file.put(state) {
+                tracing::warn!(%error, "what was sent is not written down");
+            }
+        });
     }
 
     /// Time until the day's budget of a link is there again, if it is used up.
     pub fn used_up(&self, host: &str) -> Option<Duration> {
-        let mut links = lock(&self.inner);
-        links.get_mut(host)?.meter.used_up(now())
+        let mut inner = lock(&self.inner);
+        inner.links.get_mut(host)?.meter.used_up(now())
     }
 
     fn view(host: &str, link: &mut Link) -> LinkView {
@@ -207,8 +282,8 @@ impl Links {
 impl Host {
     /// Links to other hosts that have a budget, or by which blocks of volumes were sent today.
     pub fn link_budgets(&self) -> Vec<LinkView> {
-        let mut links = lock(&self.links.inner);
-        let links = links.iter_mut();
+        let mut inner = lock(&self.links.inner);
+        let links = inner.links.iter_mut();
         links.map(|(host, link)| Links::view(host, link)).collect()
     }
 
@@ -225,13 +300,16 @@ impl Host {
         }
         // Of a host that is not known it would be of no use.
         self.peer(host)?;
-        let mut links = lock(&self.links.inner);
-        let link = links.entry(host.to_owned()).or_default();
+        let mut inner = lock(&self.links.inner);
+        let link = inner.link(host);
         link.budget = budget;
         link.meter.tune(allowance);
         let seen = Links::view(host, link);
-        let stored = self.links.store(&mut links);
-        stored.map_err(HostError::io("write", &self.links.file))?;
+        let state = inner.state();
+        drop(inner);
+        let file = &self.links.file;
+        let stored = file.put(state);
+        stored.map_err(HostError::io("write", &file.path))?;
         Ok(seen)
     }
 }

@@ -5,7 +5,7 @@
 //!   flushes wait                          dials                                                   holds a copy
 //! ```
 //!
-//! The servers say who is fenced; here it is recorded where the volume is at home.
+//! The servers say which writer is fenced; here it is recorded where the volume is at home.
 //!
 //! | fails | then |
 //! |---|---|
@@ -19,17 +19,57 @@ use forkyard_blockd::{Held, MirrorPlan, Request, WhenAway};
 use forkyard_records::VolumeCopy;
 use forkyard_types::{ErrorKind, MirrorVolume, PeerHold, VmName, VolumeView, WhenMirrorAway};
 use forkyard_vm::lock;
-use std::{collections::BTreeSet, sync::Mutex, time::Duration};
+use std::{
+    collections::{BTreeMap, BTreeSet, btree_map::Entry},
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering},
+    },
+    time::Duration,
+};
 use tokio::time::{sleep, timeout};
 
 /// Time between two attempts to reach a host.
 const AGAIN: Duration = Duration::from_millis(500);
 /// Hosts that hold copies of a volume.
 const MOST: usize = 8;
+/// Bytes of a host's name: snapshots are called `mirror-HOST-NUMBER`, of 64 bytes.
+const LONGEST_NAME: usize = 40;
+
+/// Volume, and a host that holds a copy of it.
+type Mirror = (VmName, String);
 
 /// Volumes and the hosts that hold copies of them, as far as they are served.
 #[derive(Debug, Default)]
-pub(crate) struct MirrorLines(Mutex<BTreeSet<(VmName, String)>>);
+pub(crate) struct MirrorLines {
+    /// Numbers of the tasks that serve them. A task ends once its number is not there.
+    tasks: Mutex<BTreeMap<Mirror, u64>>,
+    last: AtomicU64,
+}
+
+impl MirrorLines {
+    /// Registers a task, and returns its number. None if there is one.
+    fn begin(&self, of: &Mirror) -> Option<u64> {
+        match lock(&self.tasks).entry(of.clone()) {
+            Entry::Occupied(_) => None,
+            Entry::Vacant(free) => Some(*free.insert(self.last.fetch_add(1, Ordering::Relaxed))),
+        }
+    }
+
+    fn goes_on(&self, of: &Mirror, task: u64) -> bool {
+        lock(&self.tasks).get(of) == Some(&task)
+    }
+
+    /// Removes a task, unless another has taken its place.
+    fn end(&self, of: &Mirror, task: u64) {
+        lock(&self.tasks).retain(|it, number| it != of || *number != task);
+    }
+
+    /// Ends the tasks of a volume, but for those of some hosts.
+    fn keep(&self, volume: &VmName, hosts: &BTreeSet<String>) {
+        lock(&self.tasks).retain(|(it, host), _| it != volume || hosts.contains(host));
+    }
+}
 
 impl Host {
     /// Says which other hosts every flush of a volume waits for.
@@ -47,6 +87,12 @@ impl Host {
             return Err(HostError::Invalid(text));
         }
         for host in &hosts {
+            if host.len() > LONGEST_NAME {
+                let text = format!(
+                    "{host} is too long a name: snapshots are called by it, which takes {LONGEST_NAME} bytes at most"
+                );
+                return Err(HostError::Invalid(text));
+            }
             self.peer(host)?;
         }
         let away = match away {
@@ -58,7 +104,7 @@ impl Host {
             plan: MirrorPlan { hosts, away },
         })
         .await?;
-        lock(&self.mirrors.0).retain(|(it, host)| *it != volume || distinct.contains(host));
+        self.mirrors.keep(&volume, &distinct);
         for host in distinct {
             self.serve_mirror((volume.clone(), host));
         }
@@ -90,7 +136,7 @@ impl Host {
                 && status.mirrors.is_empty()
                 && self
                     .copy_of(&volume)?
-                    .is_some_and(|it| it.arriving.is_none())
+                    .is_some_and(|it| it.arriving.is_none() && it.is_new)
             {
                 self.store.remove_copy(&volume)?;
             }
@@ -102,22 +148,22 @@ impl Host {
     }
 
     /// Keeps a line to a host that holds a copy, until it is not to any more.
-    fn serve_mirror(&self, of: (VmName, String)) {
-        if !lock(&self.mirrors.0).insert(of.clone()) {
+    fn serve_mirror(&self, of: Mirror) {
+        let Some(task) = self.mirrors.begin(&of) else {
             return;
-        }
+        };
         let host = self.handle();
         tokio::spawn(async move {
             loop {
                 let Some(host) = host.upgrade() else { return };
-                if host.forks.is_closed() || !lock(&host.mirrors.0).contains(&of) {
+                if host.forks.is_closed() || !host.mirrors.goes_on(&of, task) {
                     return;
                 }
                 match host.dial_mirror(&of).await {
                     Ok(()) => {}
                     // The volume has gone.
                     Err(error) if error.kind() == ErrorKind::NotFound => {
-                        lock(&host.mirrors.0).remove(&of);
+                        host.mirrors.end(&of, task);
                         return;
                     }
                     Err(error) => {
@@ -134,7 +180,7 @@ impl Host {
         });
     }
 
-    async fn dial_mirror(&self, (volume, to): &(VmName, String)) -> Result<(), HostError> {
+    async fn dial_mirror(&self, (volume, to): &Mirror) -> Result<(), HostError> {
         let (blockd, name) = (self.blockd.clone(), volume.clone());
         let status = blocking(move || blockd.inspect(&name)).await?;
         let mut mirrors = status.mirrors.iter();
@@ -153,7 +199,7 @@ impl Host {
                 plan: MirrorPlan::default(),
             };
             self.ask_blockd(ended).await?;
-            lock(&self.mirrors.0).retain(|it| it.0 != *volume);
+            self.mirrors.keep(volume, &BTreeSet::new());
             return Ok(());
         }
         let wanted = PeerHold {
@@ -187,7 +233,8 @@ impl Host {
         Ok(())
     }
 
-    /// Takes a line by which another host has a copy of its volume held here.
+    /// Takes a line by which another host has a copy of its volume held here. The caller has checked its
+    /// name, `from`.
     pub async fn hold_copy(&self, volume: &str, wanted: PeerHold) -> Result<SupplyLine, HostError> {
         let name = volume.parse::<VmName>();
         let name = name.map_err(|_| HostError::Invalid(format!("{volume:?} is no volume")))?;
@@ -200,10 +247,16 @@ impl Host {
         let taken = || VolumeError::Taken {
             volume: name.clone(),
         };
+        let is_of_another = |held: &Held| match held {
+            Held::For(home) => *home != wanted.from,
+            Held::Not | Held::Promoted(_) => false,
+        };
         match &found {
             Some(status) if status.id != wanted.id || status.held == Held::Not => {
                 return Err(taken().into());
             }
+            // Held for another host: its streams would be refused.
+            Some(status) if is_of_another(&status.held) => return Err(taken().into()),
             // The server says that it is at home here.
             Some(status) if matches!(status.held, Held::Promoted(_)) => {}
             Some(_) | None => {
@@ -216,7 +269,7 @@ impl Host {
                     id: Some(wanted.id),
                     at: wanted.from.clone(),
                     arriving: None,
-                    is_new: false,
+                    is_new: true,
                 })?;
             }
         }
