@@ -22,9 +22,9 @@ impl<'a> Member<'a> {
     }
 
     fn asks(&self, group: &str, words: &[&str]) -> Running {
-        let who = ["--reuid", "nobody", "--regid", "nogroup", "--groups", group];
+        let user = ["--reuid", "nobody", "--regid", "nogroup", "--groups", group];
         let program = self.folder.path().join("forkyard").display().to_string();
-        let words = [&who[..], &[&program], words].concat();
+        let words = [&user[..], &[&program], words].concat();
         self.host.start_program("/usr/bin/setpriv", words, "")
     }
 }

@@ -12,7 +12,7 @@ use std::{
 };
 
 const SIZE: u64 = 80 * 4096;
-const TOLD: &[u8] = b"this is told to nobody who has no key of this volume. ";
+const TOLD: &[u8] = b"a text that is in the clear with a key of this volume. ";
 const OWN: AtRest = AtRest::Encrypted { key: None };
 
 fn library(folder: &Path) -> Library {

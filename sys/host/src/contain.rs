@@ -6,7 +6,7 @@
 //! contain: jail -> /proc and /dev of its own -> those users, as their root -> mounts of its own
 //! ```
 //!
-//! What such a program makes belongs to users of the range; it may mount, in its jail alone, and make no
+//! Files of such a program belong to users of the range; it may mount, in its jail alone, and make no
 //! device. The network is the caller's.
 
 use crate::{

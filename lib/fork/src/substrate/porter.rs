@@ -1,6 +1,6 @@
 //! Object stores, reached by `forkyard-porter`: a process for each order, which ends with this one.
 //!
-//! What it says of a store is as good as what the store says: manifests are opened, and pieces
+//! Its account of a store is as good as the store's own: manifests are opened, and pieces
 //! compared with them, by those that asked.
 
 use super::SubstrateError;
