@@ -29,6 +29,17 @@ pub struct Job {
     pub run: Run,
 }
 
+impl Job {
+    /// Another of the same.
+    pub fn copy(&self) -> Self {
+        Self {
+            name: self.name.clone(),
+            turn: self.turn,
+            run: self.run.copy(),
+        }
+    }
+}
+
 /// Condition under which a job may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Turn {

@@ -33,6 +33,8 @@ struct Program {
     /// Those of the passed that count as skipped.
     found_out: u32,
     failed: Vec<String>,
+    /// Those that failed beside others, and passed alone.
+    unsteady: Vec<String>,
     /// Seconds of each test.
     took: HashMap<String, f64>,
     /// Seconds of those that report the time they took without waiting.
@@ -104,6 +106,37 @@ impl Results {
     pub fn failed(&self) -> impl Iterator<Item = (&str, &str)> {
         let programs = self.programs.iter();
         programs.flat_map(|(name, it)| it.failed.iter().map(|test| (name.as_str(), test.as_str())))
+    }
+
+    /// True if the program failed by its tests alone: it came to its end, and each that failed
+    /// has a name.
+    pub fn is_told(&self, program: &str) -> bool {
+        self.programs.get(program).is_some_and(|it| {
+            let named = u32::try_from(it.failed.len());
+            it.counted.failed > 0 && named == Ok(it.counted.failed)
+        })
+    }
+
+    /// Notes that a test which failed has passed when it ran again.
+    pub fn passed_again(&mut self, program: &str, test: &str) {
+        let Some(of) = self.programs.get_mut(program) else {
+            return;
+        };
+        if let Some(at) = of.failed.iter().position(|it| it == test) {
+            of.unsteady.push(of.failed.swap_remove(at));
+            of.counted.failed = of.counted.failed.saturating_sub(1);
+            of.counted.passed += 1;
+        }
+    }
+
+    /// Every test that failed beside others and passed alone, and its program.
+    pub fn unsteady(&self) -> impl Iterator<Item = (&str, &str)> {
+        let programs = self.programs.iter();
+        programs.flat_map(|(name, it)| {
+            it.unsteady
+                .iter()
+                .map(|test| (name.as_str(), test.as_str()))
+        })
     }
 
     /// The tests that took longest, the longest first: seconds, program, test.
@@ -249,6 +282,28 @@ mod tests {
         );
         assert_eq!(results.of("b.rs"), of(0, 0, 1));
         assert_eq!(results.total(), of(42, 2, 3));
+    }
+
+    #[test]
+    fn one_that_passes_again_has_passed_and_is_named_all_the_same() {
+        let mut results = results(&[
+            "test a ... FAILED <0.001s>",
+            "test b ... FAILED <0.001s>",
+            "test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured",
+        ]);
+        assert!(results.is_told("a.rs"));
+        results.passed_again("a.rs", "a");
+        results.passed_again("a.rs", "never ran");
+        assert!(results.failed().eq([("a.rs", "b")]));
+        assert!(results.unsteady().eq([("a.rs", "a")]));
+        assert_eq!(results.total().to_string(), "4 passed, 1 failed, 0 skipped");
+    }
+
+    #[test]
+    fn a_program_that_broke_off_did_not_fail_by_its_tests_alone() {
+        assert!(!results(&["test a ... FAILED <0.001s>"]).is_told("a.rs"));
+        let result = "test result: FAILED. 3 passed; 2 failed; 0 ignored; 0 measured";
+        assert!(!results(&["test a ... FAILED <0.001s>", result]).is_told("a.rs"));
     }
 
     #[test]

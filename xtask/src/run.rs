@@ -57,6 +57,16 @@ impl Run {
     pub fn low(self) -> Self {
         let mut command = Command::new("nice");
         command.args(["-n", "19"]).arg(self.0.get_program());
+        self.onto(command)
+    }
+
+    /// Another of the same.
+    pub fn copy(&self) -> Self {
+        self.onto(Command::new(self.0.get_program()))
+    }
+
+    /// Another of these arguments, variables and folder, by `command`.
+    fn onto(&self, mut command: Command) -> Self {
         command.args(self.0.get_args());
         for (name, value) in self.0.get_envs() {
             match value {

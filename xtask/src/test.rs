@@ -4,7 +4,7 @@ use crate::{
     beside::Beside,
     dist::{self, Profile},
     guest,
-    pool::{self, Event, Job},
+    pool::{self, Event, Job, Turn},
     programs::{self, EXAMPLES, Selection, TestProgram},
     results::Results,
     run::cargo,
@@ -26,6 +26,9 @@ const THREADS: &str = "RUST_TEST_THREADS";
 
 /// Tests that are listed, for they took longest.
 const LISTED: usize = 15;
+
+/// Most tests that run once more if they fail. More than these do not fail by chance.
+const AGAIN: usize = 3;
 
 /// Builds, prepares, tests and, if all is tested, checks; reports every failure at the end.
 /// Tests wait for something else than a processor a good part of the time: that is when it
@@ -68,6 +71,9 @@ pub fn run(root: &Path, selection: &Selection) -> Result<()> {
     for (took, program, test) in results.longest(LISTED) {
         println!("{took:>7.1} s  {program}  {test}");
     }
+    for (program, test) in results.unsteady() {
+        println!("UNSTEADY  {program}  {test}: failed beside others, passed alone: a defect");
+    }
     for (program, test) in results.failed() {
         println!("FAILED  {program}  {test}");
     }
@@ -99,6 +105,7 @@ fn all_of(jobs: Vec<Job>, results: &mut Results, mut ended: impl FnMut(&str)) ->
     // The longest program waits for guests half of its time: two at least fill that. Each has
     // threads for every processor, so that more do not help for long.
     let width = (thread::available_parallelism()?.get() / 2).clamp(2, 8);
+    let copies: BTreeMap<_, _> = jobs.iter().map(|it| (it.name.clone(), it.copy())).collect();
     pool::run(jobs, width, |name, event| match event {
         Event::Line(line) => {
             if results.add(name, &line) {
@@ -127,8 +134,44 @@ fn all_of(jobs: Vec<Job>, results: &mut Results, mut ended: impl FnMut(&str)) ->
         spent.as_secs_f64(),
         begun.elapsed().as_secs_f64()
     );
+    broken.retain(|name| !again(&copies[name], results));
     if !broken.is_empty() {
         bail!("failed: {}", broken.join(", "));
     }
     Ok(())
+}
+
+/// Runs the tests of a program that failed beside others once more, alone, if they are few.
+/// True if they pass. That is no defect less, and they are listed; but what a change did not
+/// break does not hold it up.
+fn again(job: &Job, results: &mut Results) -> bool {
+    let name = job.name.as_str();
+    let failed = results.failed().filter(|(program, _)| *program == name);
+    let tests: Vec<_> = failed.map(|(_, test)| test.to_owned()).collect();
+    let few = (1..=AGAIN).contains(&results.failed().count());
+    if name == EXAMPLES || !few || !results.is_told(name) {
+        return false;
+    }
+    println!("== {name}: once more, alone: {}", tests.join(" "));
+    let mut second = Results::default();
+    let exactly = Job {
+        turn: Turn::Alone,
+        run: job.run.copy().arg("--exact").args(&tests),
+        ..job.copy()
+    };
+    pool::run(vec![exactly], 1, |name, event| {
+        if let Event::Line(line) = event {
+            second.add(name, &line);
+            println!("{line}");
+        }
+    });
+    let failed: Vec<_> = second.failed().map(|(_, test)| test.to_owned()).collect();
+    let ran = second.total();
+    if ran.passed + ran.skipped + ran.failed != tests.len() as u32 {
+        return false;
+    }
+    for test in tests.iter().filter(|test| !failed.contains(test)) {
+        results.passed_again(name, test);
+    }
+    failed.is_empty()
 }
