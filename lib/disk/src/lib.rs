@@ -24,5 +24,5 @@ pub use backing::{Backing, Format};
 pub use chain::{ChainError, Chains};
 pub use changes::{Change, Held};
 pub use error::DiskError;
-pub use file::{Access, copy_template, set_access};
+pub use file::{Access, copy_template, seal, set_access};
 pub use qemu_img::QemuImg;

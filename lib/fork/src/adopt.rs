@@ -257,6 +257,7 @@ impl Host {
         vm.ephemeral = lock(&self.tickets).has(vm.id);
         let vm = Arc::new(vm);
         self.settle_chain(&vm, &*body.machine).await?;
+        self.seal_frozen(&vm.record());
         self.register_running(vm.clone(), calls);
         if let Some(error) = silence {
             self.await_agent(vm.clone(), &body, error);

@@ -15,6 +15,7 @@
 //! stays where it is.
 
 use crate::{Host, HostError, bases, generation::Generation};
+use forkyard_disk::set_access;
 use forkyard_types::ByteCount;
 use forkyard_vm::{RunningVm, Turn, Vm};
 use futures::FutureExt as _;
@@ -140,7 +141,13 @@ impl Host {
             return Ok(());
         };
         match step {
-            Step::Down(_) => body.machine.fold_disk(upper, base, give_up.boxed()).await?,
+            Step::Down(_) => {
+                // Its own, and nothing of another VM's lies over it.
+                set_access(base, self.access(&vm.record())?)?;
+                let folded = body.machine.fold_disk(upper, base, give_up.boxed()).await;
+                self.seal_frozen(&vm.record());
+                folded?;
+            }
             Step::Up(_) => body.machine.lift_disk(upper, base, give_up.boxed()).await?,
         }
         vm.change(&self.store, |record| {

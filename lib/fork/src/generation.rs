@@ -10,7 +10,7 @@ use crate::{
     snapshot::{AT_ONCE, Disk, WarmShell},
     volumes::has_volume,
 };
-use forkyard_disk::{Access, copy_template, set_access};
+use forkyard_disk::{Access, copy_template, seal, set_access};
 use forkyard_records::VmRecord;
 use forkyard_types::{ByteCount, ImageId, VolumeAt};
 use forkyard_vm::{RunningVm, Vm};
@@ -232,6 +232,16 @@ impl Host {
     /// Makes sure that only its family can read a slice.
     pub(crate) fn own_slice(&self, record: &VmRecord) -> Result<(), HostError> {
         Ok(set_access(&record.chain[0], self.access(record)?)?)
+    }
+
+    /// Makes sure that no VM can write the slices that a VM's active one lies over. One that cannot be
+    /// sealed now is when the VM is taken over or forked again.
+    pub(crate) fn seal_frozen(&self, record: &VmRecord) {
+        for slice in record.chain.iter().skip(1) {
+            if let Err(error) = seal(slice) {
+                tracing::warn!(slice = %slice.display(), error = &error as &dyn std::error::Error, "not sealed");
+            }
+        }
     }
 
     pub(crate) async fn machine_spec(

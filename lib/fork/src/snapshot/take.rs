@@ -184,6 +184,7 @@ impl Host {
             self.settle_chain(parent, machine).await?;
         }
         going_on?;
+        self.seal_frozen(&parent.record());
         let (copied, (descriptor, frozen, saving)) = (copied?, saved?);
         report.disk_us = micros(frozen);
         report.descriptor_us = micros(saving);
