@@ -10,8 +10,9 @@ use std::{
 };
 
 /// Files a host without VMs may have: its records, its certificates, its logs,
-/// its lock, its known hosts, and empty folders.
-const MAY_STAY: [&str; 19] = [
+/// its locks, its known hosts, and empty folders.
+const MAY_STAY: [&str; 20] = [
+    "state/lock",
     "state/forkyard.db",
     "state/forkyard.db-shm",
     "state/forkyard.db-wal",

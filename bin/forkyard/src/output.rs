@@ -13,13 +13,13 @@ use crate::{
     commands::vms::{Impatient, Interrupted},
 };
 use forkyard_api_client::{Client, ClientError, of_vm};
-use forkyard_types::{ApiError, ErrorKind, ListedVm, NetworkPolicy, Restart, VmView};
+use forkyard_types::{ApiError, ErrorKind, ListedVm, NetworkPolicy, Restart, VmView, shown};
 use hyper::Method;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use serde::Serialize;
 use std::{
     borrow::Cow,
-    fmt::{self, Write as _},
+    fmt,
     io::{self, IsTerminal, Write},
     os::fd::AsFd,
     process::{ExitCode, exit},
@@ -79,22 +79,9 @@ pub fn clear() {
     }
 }
 
-/// Text that does nothing to a terminal but to be shown: without control characters of ASCII
-/// or of Latin-1, line ends and tabs apart.
+/// Text that does nothing to a terminal but to be shown, line ends and tabs apart.
 pub fn plain(text: &str) -> Cow<'_, str> {
-    let acts = |c: char| c.is_control() && !matches!(c, '\n' | '\t');
-    if !text.contains(acts) {
-        return text.into();
-    }
-    let mut out = String::new();
-    for c in text.chars() {
-        match acts(c) {
-            // Writing to a string does not fail.
-            true => drop(write!(out, "\\u{:04x}", u32::from(c))),
-            false => out.push(c),
-        }
-    }
-    out.into()
+    shown(text, |c| matches!(c, '\n' | '\t'))
 }
 
 /// The status to end with where standard output cannot be written, after saying why.

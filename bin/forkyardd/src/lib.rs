@@ -43,7 +43,7 @@ fn run(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
         return told.context("the description cannot be written");
     }
     forkyard_api_client::check_run_dir(&args.run_dir)?;
-    for folder in [&args.run_dir, &args.state_dir] {
+    for folder in [&args.run_dir, &args.state_dir, &args.cache_dir] {
         forkyard_sys_host::private::check_owner(folder)?;
     }
     log::install()?;

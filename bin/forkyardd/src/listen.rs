@@ -51,15 +51,15 @@ pub async fn host(
 ) -> Result<Arc<Host>, HostError> {
     let begun = Instant::now();
     loop {
-        let socket = socket_path(&folders.run);
-        match Host::open(folders.clone(), options, engine).await {
-            Err(HostError::Locked { .. })
-                if begun.elapsed() < LETS_GO && UnixStream::connect(&socket).await.is_err() =>
-            {
-                tokio::time::sleep(LOOK).await;
-            }
-            opened => return opened,
+        let opened = Host::open(folders.clone(), options, engine).await;
+        let Err(HostError::Locked { run } | HostError::StateLocked { run, .. }) = &opened else {
+            return opened;
+        };
+        let serves = UnixStream::connect(socket_path(run)).await.is_ok();
+        if serves || begun.elapsed() >= LETS_GO {
+            return opened;
         }
+        tokio::time::sleep(LOOK).await;
     }
 }
 

@@ -1,7 +1,7 @@
 //! Log of the daemon, on standard error.
 
 use anyhow::{Context, bail};
-use std::io;
+use forkyard_service::log_lines::LogLines;
 use tracing_subscriber::{EnvFilter, fmt::format::FmtSpan};
 
 /// Variable for the format of the log.
@@ -18,7 +18,7 @@ pub fn install() -> anyhow::Result<()> {
     };
     let log = tracing_subscriber::fmt()
         .with_env_filter(filter)
-        .with_writer(io::stderr)
+        .with_writer(LogLines::default)
         .with_span_events(FmtSpan::CLOSE)
         .with_ansi(false);
     match std::env::var(FORMAT).as_deref() {

@@ -36,6 +36,10 @@ pub async fn serve(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
         anyhow::bail!("--pages {pages}: others must be told an address of this host's");
     }
     let stores = args.stores()?;
+    // From before there is anything that would be left behind: one that is told to end while it
+    // takes over the host does so, and then lets go of it.
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
     let host = listen::host(folders, options, engine).await?;
     host.use_stores(stores);
     let (remote, view, node) = match network(&args).await {
@@ -87,8 +91,6 @@ pub async fn serve(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
         // The sender lives until everything has ended.
         let _ = stopped.wait_for(|stop| *stop).await;
     };
-    let mut terminate = signal(SignalKind::terminate())?;
-    let mut interrupt = signal(SignalKind::interrupt())?;
     let end = async {
         tokio::select! {
             _ = terminate.recv() => {}

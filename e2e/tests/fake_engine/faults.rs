@@ -3,6 +3,7 @@
 use crate::MACHINE;
 use forkyard_e2e::{Fault, Host, eventually, is_sound};
 use forkyard_types::{CloneResult, ForkResponse, VmState};
+use std::{thread::sleep, time::Duration};
 
 /// A host with a VM that can be forked, and was.
 fn with_p() -> Host {
@@ -167,4 +168,34 @@ fn a_connection_to_a_machine_that_breaks_costs_the_fork_and_not_the_vm() {
     assert_eq!(host.sh("p", "hostname"), "p");
     is_sound(&host);
     host.end();
+}
+
+#[test]
+fn a_second_daemon_on_the_same_records_is_refused_and_told_by_whom() {
+    let host = with_p();
+    let run = host.folder().join("second");
+    let folder = run.display().to_string();
+    let told = host.start_with(["ps"], [("FORKYARD_RUN_DIR", folder.as_str())]);
+    let told = told.wait().exited(4).stderr;
+    let first = host.folder().join("run").display().to_string();
+    assert!(told.contains(&first) && told.contains("records"), "{told}");
+    is_sound(&host);
+    assert_eq!(host.vm("p").state, VmState::Running);
+    // One that takes over from a daemon that is dead does not ask long whether it is.
+    host.kill_9("forkyardd");
+    host.ok(["exec", "p", "hostname"]);
+    host.end();
+}
+
+#[test]
+fn a_daemon_that_is_told_to_end_while_it_starts_leaves_nothing() {
+    let host = Host::fake();
+    for wait in [0, 5, 10, 20, 40, 80, 160] {
+        let daemon = host.start_program("forkyardd", [""; 0], "");
+        eventually("it to handle signals", || daemon.handles_interrupts());
+        sleep(Duration::from_millis(wait));
+        daemon.interrupt();
+        daemon.wait();
+        host.nothing_left();
+    }
 }

@@ -102,7 +102,7 @@ impl Access {
         now: u64,
     ) -> Result<(TokenView, TokenSecret), TokenError> {
         let length = request.name.chars().count();
-        if !(1..=NAME).contains(&length) || request.name.chars().any(char::is_control) {
+        if !(1..=NAME).contains(&length) || request.name.contains(forkyard_types::acts) {
             return Err(TokenError::Name { name: request.name });
         }
         let mut secret = [0; SECRET];

@@ -132,6 +132,23 @@ pub enum HostError {
         /// The folder.
         run: PathBuf,
     },
+    /// A daemon with another run folder has the folder of records.
+    #[error(
+        "another daemon, which runs in {}, keeps its records in {}",
+        run.display(), state.display()
+    )]
+    StateLocked {
+        /// Folder of records.
+        state: PathBuf,
+        /// The run folder of that daemon.
+        run: PathBuf,
+    },
+    /// A folder for sockets or records holds other things.
+    #[error("{} holds other things than Forkyard's", folder.display())]
+    ForeignFolder {
+        /// The folder.
+        folder: PathBuf,
+    },
     /// The daemon is ending, and begins nothing more.
     #[error("the daemon is ending: ask again in a moment")]
     Closing,
@@ -369,7 +386,9 @@ impl HostError {
             | Self::Import(ImportError::Taken { .. })
             | Self::ImageInUse { .. }
             | Self::Closing
-            | Self::Locked { .. } => ErrorKind::Conflict,
+            | Self::Locked { .. }
+            | Self::StateLocked { .. }
+            | Self::ForeignFolder { .. } => ErrorKind::Conflict,
             Self::Ticket(Denied::Unknown(_)) => ErrorKind::NotFound,
             Self::Ticket(Denied::AlreadyCloned(_) | Denied::NotCloned(_) | Denied::Foreign(_)) => {
                 ErrorKind::Conflict

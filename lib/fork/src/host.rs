@@ -9,7 +9,8 @@ use crate::{
     independence::Independence,
     migrate::Incoming,
     options::Options,
-    parts::{Parts, lock_folder, make_folders},
+    own_folders::Held,
+    parts::Parts,
     progress::Progress,
     quota::Quotas,
     remote::{IncomingImages, Peering, RemoteClones, order},
@@ -128,8 +129,8 @@ pub struct Host {
     registry: Mutex<Registry>,
     pager: PagerClient,
     me: Weak<Host>,
-    /// Held as long as this lives; the kernel lets go of it if we die.
-    _lock: File,
+    /// Held as long as this lives; the kernel lets go of them if we die.
+    _locks: [File; 2],
 }
 
 impl Host {
@@ -140,8 +141,7 @@ impl Host {
         options: Options,
         engine: MakeEngine,
     ) -> Result<Arc<Self>, HostError> {
-        make_folders(&folders)?;
-        let lock = lock_folder(&folders.run)?;
+        let held = Held::take(&folders)?;
         let links = crate::volumes::Links::open(folders.links())?;
         let Parts {
             store,
@@ -151,8 +151,7 @@ impl Host {
         } = match Parts::open(&folders, options, engine).await {
             Ok(parts) => parts,
             Err(error) => {
-                // Where there is no VM.
-                let _ = fs::remove_dir(folders.all_sockets());
+                held.undo();
                 return Err(error);
             }
         };
@@ -199,7 +198,7 @@ impl Host {
             events,
             pager,
             me: me.clone(),
-            _lock: lock,
+            _locks: held.keep(),
         });
         let taken = async {
             host.load_remote_clones()?;

@@ -9,7 +9,7 @@ use forkyard_disk::{Backing, Format, QemuImg};
 use forkyard_guest_image::{Cancel, Dockerfile, EXPORT, Reach, Source};
 use forkyard_types::{
     ByteCount, ExportFormat, GuestImage, ImageBuildRequest, ImageName, ImagePullRequest,
-    ImportFormat, ImportRequest, Start, VmState,
+    ImportFormat, ImportRequest, Start, VmState, plainly,
 };
 use std::{
     fs::{self, File},
@@ -119,7 +119,8 @@ impl Host {
         let args = request.build_args.as_deref().unwrap_or("{}");
         let args = serde_json::from_str(args).map_err(|error| {
             HostError::Invalid(format!(
-                "build_args: wanted a JSON object of texts: {error}"
+                "build_args: wanted a JSON object of texts: {}",
+                plainly(&error.to_string())
             ))
         })?;
         let dockerfile = dockerfile

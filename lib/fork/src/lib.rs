@@ -36,6 +36,7 @@ mod independence;
 mod joining;
 mod migrate;
 mod options;
+mod own_folders;
 mod pager_process;
 mod parts;
 mod pause;

@@ -9,12 +9,7 @@ use forkyard_network::{Closed, Networks};
 use forkyard_pager::PagerClient;
 use forkyard_records::Store;
 use forkyard_vmm::Engine;
-use std::{
-    fs::{self, File},
-    os::unix::fs::PermissionsExt,
-    path::{Path, absolute},
-    sync::Arc,
-};
+use std::sync::Arc;
 
 /// Parts of a host that are on the host itself.
 pub(crate) struct Parts {
@@ -64,82 +59,5 @@ impl Parts {
                 Err(error)
             }
         }
-    }
-}
-
-/// Makes the folders of a host, which QEMUs may pass.
-pub(crate) fn make_folders(folders: &Folders) -> Result<(), HostError> {
-    for folder in [&folders.state, &folders.cache] {
-        not_too_long(folder)?;
-    }
-    for folder in [
-        &folders.state,
-        &folders.run,
-        &folders.cache,
-        &folders.all_disks(),
-        &folders.all_sockets(),
-    ] {
-        fs::create_dir_all(folder).map_err(HostError::io("create", folder))?;
-        // QEMUs run as users of their own: they may pass through, not list.
-        fs::set_permissions(folder, fs::Permissions::from_mode(0o711))
-            .map_err(HostError::io("open up", folder))?;
-    }
-    for folder in [&folders.state, &folders.run, &folders.cache] {
-        passable(folder)?;
-    }
-    Ok(())
-}
-
-/// Most bytes of the path of a folder with records or disks: SQLite takes paths of 512, and what
-/// lies in the folder has names of its own.
-const LONGEST: usize = 400;
-
-/// Refuses a folder in which files could have paths that are too long, before anything is made.
-fn not_too_long(folder: &Path) -> Result<(), HostError> {
-    let path = absolute(folder).unwrap_or_else(|_| folder.to_owned());
-    match path.as_os_str().len() {
-        ..=LONGEST => Ok(()),
-        length => Err(HostError::Invalid(format!(
-            "the path of the folder {}… has {length} bytes, and {LONGEST} at most: choose a shorter one \
-             (FORKYARD_STATE_DIR, FORKYARD_CACHE_DIR)",
-            folder
-                .display()
-                .to_string()
-                .chars()
-                .take(40)
-                .collect::<String>()
-        ))),
-    }
-}
-
-/// QEMUs run as users of their own: every folder above their files must let
-/// them through.
-fn passable(folder: &Path) -> Result<(), HostError> {
-    let folder = folder
-        .canonicalize()
-        .map_err(HostError::io("find", folder))?;
-    for above in folder.ancestors() {
-        let mode = fs::metadata(above)
-            .map_err(HostError::io("look at", above))?
-            .permissions()
-            .mode();
-        if mode & 0o001 == 0 {
-            return Err(HostError::NotPassable {
-                folder: above.into(),
-            });
-        }
-    }
-    Ok(())
-}
-
-/// Locks the run folder for as long as the file is open.
-pub(crate) fn lock_folder(run: &Path) -> Result<File, HostError> {
-    let path = run.join("lock");
-    // A user that could open it could hold the lock.
-    let file = forkyard_sys_host::private::open(&path).map_err(HostError::io("create", &path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(fs::TryLockError::WouldBlock) => Err(HostError::Locked { run: run.into() }),
-        Err(fs::TryLockError::Error(source)) => Err(HostError::io("lock", &path)(source)),
     }
 }

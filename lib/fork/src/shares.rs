@@ -26,7 +26,7 @@ impl Host {
                 wanted.expires_s
             ));
         }
-        if wanted.note.len() > NOTE || wanted.note.contains(char::is_control) {
+        if wanted.note.len() > NOTE || wanted.note.contains(forkyard_types::acts) {
             return wrong(format!(
                 "a note has {NOTE} bytes at most, and no control characters"
             ));

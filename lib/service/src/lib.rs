@@ -17,6 +17,7 @@ pub mod input;
 pub mod lines;
 pub mod links;
 pub mod local;
+pub mod log_lines;
 pub mod page;
 pub mod parameters;
 mod passing;

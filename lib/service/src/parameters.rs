@@ -1,5 +1,5 @@
-//! Parameters of queries: a request with one that its route's description does not have is
-//! refused. A misspelt `force` or a filter that is none would otherwise be passed over, and the
+//! Parameters of queries: a request with one that its route's description does not have, or that is
+//! no text, is refused. A misspelt `force` or a filter that is none would otherwise be passed over, and the
 //! request carried out without it.
 
 use crate::reply::Refusal;
@@ -10,6 +10,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use forkyard_types::ErrorKind;
+use percent_encoding::percent_decode_str;
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -45,11 +46,22 @@ impl Parameters {
     }
 
     /// Returns why a query is refused, if it is.
-    fn unknown(&self, path: &str, method: &Method, query: &str) -> Option<String> {
+    fn wrong(&self, path: &str, method: &Method, query: &str) -> Option<String> {
         let known = self.0.get(&(path.to_owned(), method.clone()))?;
         let parts = query.split('&').filter(|part| !part.is_empty());
-        let names = parts.map(|part| part.split_once('=').map_or(part, |(name, _)| name));
-        let name = names.into_iter().find(|name| !known.contains(*name))?;
+        let mut names = Vec::new();
+        for part in parts {
+            let (name, value) = part.split_once('=').unwrap_or((part, ""));
+            // Read with something in place of what is none, a path would be another file's.
+            let (Some(name), Some(_)) = (decoded(name), decoded(value)) else {
+                let shown: String = part.chars().take(SHOWN).collect();
+                return Some(format!(
+                    "the query is wrong: `{shown}` is not UTF-8 once its %-escapes are read"
+                ));
+            };
+            names.push(name);
+        }
+        let name = names.into_iter().find(|name| !known.contains(name))?;
         let shown: String = name.chars().take(SHOWN).collect();
         Some(match known.len() {
             0 => format!("this request takes no parameters, and the query has `{shown}`"),
@@ -66,6 +78,13 @@ impl Parameters {
 
 /// Characters of a name that are shown.
 const SHOWN: usize = 64;
+
+/// A part of a query without its escapes; none if it is no text.
+fn decoded(part: &str) -> Option<String> {
+    let plain = part.replace('+', " ");
+    let text = percent_decode_str(&plain).decode_utf8().ok()?;
+    Some(text.into_owned())
+}
 
 fn in_query(operation: &Operation) -> BTreeSet<String> {
     let parameters = operation.parameters.iter().flatten();
@@ -87,7 +106,7 @@ pub async fn check(
     next: Next,
 ) -> Response {
     if let (Some(path), Some(query)) = (path, request.uri().query())
-        && let Some(text) = parameters.unknown(path.as_str(), request.method(), query)
+        && let Some(text) = parameters.wrong(path.as_str(), request.method(), query)
     {
         return Refusal::new(ErrorKind::Invalid, &text)
             .answered(StatusCode::BAD_REQUEST)
@@ -138,6 +157,9 @@ mod tests {
             (Method::HEAD, "/vms?labels", 200),
             (Method::GET, "/vms?label=a", 400),
             (Method::GET, "/vms?labels=a&x", 400),
+            (Method::GET, "/vms?%6cabels=%C3%BC+b", 200),
+            (Method::GET, "/vms?labels=%ff", 400),
+            (Method::GET, "/vms?%fflabels=a", 400),
             (Method::DELETE, "/vms/p?force=true", 400),
             (Method::DELETE, "/vms/p?vm=q", 400),
             // Not in the description, and so its route's own matter.
@@ -153,7 +175,7 @@ mod tests {
 
     #[test]
     fn the_known_ones_are_named() {
-        let told = parameters().unknown("/vms", &Method::GET, "label=a");
+        let told = parameters().wrong("/vms", &Method::GET, "label=a");
         let told = told.expect("refused");
         assert!(
             told.contains("`label`") && told.contains("`labels`"),

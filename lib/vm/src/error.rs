@@ -117,6 +117,9 @@ impl VmError {
             Self::Silent { .. } => {
                 "it is tried again every few seconds; `forkyard restart` boots it again if it has booted before, `forkyard rm` ends it"
             }
+            Self::Link(LinkError::TooLong { .. }) => {
+                "arguments, environment and names have 256 KiB together: put what is longer into a file, or on standard input"
+            }
             Self::Port(error) => error.hint(),
             Self::Session(error) => error.hint(),
             Self::Vmm(error) => return engine_hint(error),
@@ -132,6 +135,9 @@ impl VmError {
 
 /// Classifies an error of a guest's agent.
 pub fn link_kind(error: &LinkError) -> ErrorKind {
+    if matches!(error, LinkError::TooLong { .. }) {
+        return ErrorKind::Invalid;
+    }
     match error.is_timeout() {
         true => ErrorKind::Timeout,
         false => ErrorKind::Guest,

@@ -77,6 +77,15 @@ pub enum ForeignFolder {
 /// Refuses a folder of Forkyard's own in which others could lay files or links. No error if there
 /// is none yet.
 pub fn check_owner(folder: &Path) -> Result<(), ForeignFolder> {
+    // As a link first: the user who laid it says where it leads.
+    if let Ok(link) = folder.symlink_metadata()
+        && link.is_symlink()
+        && link.uid() != 0
+        && link.uid() != geteuid().as_raw()
+    {
+        let (folder, owner) = (folder.to_owned(), link.uid());
+        return Err(ForeignFolder::Owner { folder, owner });
+    }
     let Ok(about) = folder.metadata() else {
         return Ok(());
     };
@@ -115,6 +124,12 @@ mod tests {
             set(0o755).expect("closed");
             std::os::unix::fs::chown(folder.path(), Some(65534), None).expect("root may");
             let refused = check_owner(folder.path()).expect_err("another's");
+            assert!(refused.to_string().contains("user 65534"), "{refused}");
+            let link = folder.path().join("link");
+            std::os::unix::fs::symlink("/etc", &link).expect("linked");
+            assert_eq!(check_owner(&link), Ok(()));
+            std::os::unix::fs::lchown(&link, Some(65534), None).expect("root may");
+            let refused = check_owner(&link).expect_err("another's link");
             assert!(refused.to_string().contains("user 65534"), "{refused}");
         } else {
             assert_eq!(check_owner(Path::new("/proc/1")), Ok(()), "root's");

@@ -54,10 +54,10 @@ enum Seen {
 pub async fn wait(client: &Client, format: Format, wanted: Wait) -> anyhow::Result<ExitCode> {
     let waiting = async {
         match wanted.timeout {
-            None => until(client, &wanted).await,
+            None => until(client, format, &wanted).await,
             Some(seconds) => {
                 let limit = Duration::from_secs(seconds.into());
-                match timeout(limit, until(client, &wanted)).await {
+                match timeout(limit, until(client, format, &wanted)).await {
                     Ok(done) => done,
                     Err(_) => Err(Impatient::after(seconds).into()),
                 }
@@ -73,10 +73,10 @@ pub async fn wait(client: &Client, format: Format, wanted: Wait) -> anyhow::Resu
     Ok(ExitCode::SUCCESS)
 }
 
-async fn until(client: &Client, wanted: &Wait) -> anyhow::Result<Option<VmView>> {
+async fn until(client: &Client, format: Format, wanted: &Wait) -> anyhow::Result<Option<VmView>> {
     // Before the first look, so that nothing happens unseen in between.
     let mut events = listen(client).await?;
-    let mut was = None;
+    let (mut was, mut told) = (None, false);
     loop {
         let vm = match look(client, &wanted.vm).await {
             Ok(vm) => vm,
@@ -95,6 +95,10 @@ async fn until(client: &Client, wanted: &Wait) -> anyhow::Result<Option<VmView>>
             Seen::Wanted => return Ok(vm),
             Seen::Never(why) => bail!("{} {why}", wanted.vm),
             Seen::NotYet => {}
+        }
+        if state.is_none() && !told && format == Format::Text {
+            tell!("there is no VM {} yet: waiting until there is", wanted.vm);
+            told = true;
         }
         was = state.or(was);
         tokio::select! {

@@ -99,6 +99,14 @@ impl HostError {
                 "`chmod o+x` it, or use other folders",
             ),
             (
+                matches!(self, Self::ForeignFolder { .. }),
+                "choose a folder that is empty, or one of its own (FORKYARD_RUN_DIR, FORKYARD_STATE_DIR)",
+            ),
+            (
+                matches!(self, Self::StateLocked { .. }),
+                "use that daemon (FORKYARD_RUN_DIR), or another folder for records (FORKYARD_STATE_DIR)",
+            ),
+            (
                 matches!(self, Self::Damaged { .. }),
                 "put the file back, or remove the checkpoint by `forkyard rm`",
             ),

@@ -1,0 +1,226 @@
+//! The folders of a host: made, checked, locked.
+//!
+//! A folder that is there and holds other things than Forkyard's is refused, before anything is
+//! changed in it. Folders that a start made go again if it fails.
+
+use crate::{Folders, HostError};
+use std::{
+    fs::{self, File},
+    io::{ErrorKind, Write},
+    os::unix::{ffi::OsStrExt, fs::PermissionsExt},
+    path::{Path, PathBuf, absolute},
+};
+
+/// Mode of folders: QEMUs run as users of their own, and may pass through, not list.
+const MODE: u32 = 0o711;
+/// File that the living daemon has locked.
+const LOCK: &str = "lock";
+/// What a folder of sockets or of records holds that is Forkyard's, be it what came there before
+/// the daemon.
+const OURS: [&str; 12] = [
+    LOCK,
+    "api.sock",
+    "cluster",
+    "daemon.log",
+    "e2b.key",
+    "faults",
+    "forkyard.db",
+    "steps",
+    "substrate.key",
+    "tls",
+    "vms",
+    "volume-keys",
+];
+
+/// Folders of a daemon that starts, which has them alone.
+#[derive(Debug)]
+pub(crate) struct Held {
+    folders: Folders,
+    /// Those that this start made, the upper ones first.
+    made: Vec<PathBuf>,
+    /// The kernel lets go of them if we die.
+    locks: [File; 2],
+}
+
+impl Held {
+    /// Makes them, and locks that of sockets and that of records. Of those that it makes none stays
+    /// if it fails.
+    pub fn take(folders: &Folders) -> Result<Self, HostError> {
+        for folder in [&folders.state, &folders.cache] {
+            not_too_long(folder)?;
+        }
+        if absolute(&folders.state).ok() == absolute(&folders.run).ok() {
+            let text = "the run folder and the folder of records are one: choose another for either \
+                (FORKYARD_RUN_DIR, FORKYARD_STATE_DIR)";
+            return Err(HostError::Invalid(text.to_owned()));
+        }
+        let mut made = Vec::new();
+        let held = make(folders, &mut made).and_then(|()| lock_both(folders));
+        match held {
+            Ok(locks) => Ok(Self {
+                folders: folders.clone(),
+                made,
+                locks,
+            }),
+            Err(error) => {
+                remove(&made);
+                Err(error)
+            }
+        }
+    }
+
+    /// Keeps the folders for as long as what this returns is open.
+    pub fn keep(self) -> [File; 2] {
+        self.locks
+    }
+
+    /// Removes what the start made of them that failed.
+    pub fn undo(self) {
+        let Folders { state, run, .. } = &self.folders;
+        if self.made.contains(run) {
+            let _ = fs::remove_file(run.join(LOCK));
+        }
+        if self.made.contains(state) {
+            let records = self.folders.database();
+            for end in ["", "-shm", "-wal"] {
+                let mut file = records.clone().into_os_string();
+                file.push(end);
+                let _ = fs::remove_file(file);
+            }
+            let _ = fs::remove_file(state.join(LOCK));
+        }
+        // Where there is no VM.
+        let _ = fs::remove_dir(self.folders.all_sockets());
+        remove(&self.made);
+    }
+}
+
+/// Removes folders that are empty, the lower ones first.
+fn remove(made: &[PathBuf]) {
+    for folder in made.iter().rev() {
+        let _ = fs::remove_dir(folder);
+    }
+}
+
+/// Makes the folders that are missing, notes those, and makes sure that QEMUs may pass them.
+fn make(folders: &Folders, made: &mut Vec<PathBuf>) -> Result<(), HostError> {
+    let (disks, sockets) = (folders.all_disks(), folders.all_sockets());
+    for (folder, is_own) in [
+        (&folders.state, true),
+        (&folders.run, true),
+        // Others may have put images there for all hosts.
+        (&folders.cache, false),
+        (&disks, false),
+        (&sockets, false),
+    ] {
+        if is_own {
+            refuse_foreign(folder)?;
+        }
+        make_one(folder, made)?;
+    }
+    for folder in [&folders.state, &folders.run, &folders.cache] {
+        passable(folder)?;
+    }
+    Ok(())
+}
+
+fn make_one(folder: &Path, made: &mut Vec<PathBuf>) -> Result<(), HostError> {
+    let mode = match fs::metadata(folder) {
+        Ok(there) => there.permissions().mode() & 0o7777 | MODE,
+        Err(_) => {
+            let missing = folder.ancestors().take_while(|above| !above.exists());
+            let mut missing: Vec<_> = missing.map(Path::to_owned).collect();
+            missing.reverse();
+            made.append(&mut missing);
+            fs::create_dir_all(folder).map_err(HostError::io("create", folder))?;
+            MODE
+        }
+    };
+    let mode = fs::Permissions::from_mode(mode);
+    fs::set_permissions(folder, mode).map_err(HostError::io("open up", folder))
+}
+
+/// Refuses a folder that holds something, and nothing of Forkyard's.
+fn refuse_foreign(folder: &Path) -> Result<(), HostError> {
+    let entries = match fs::read_dir(folder) {
+        Ok(entries) => entries,
+        Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
+        Err(error) => return Err(HostError::io("read", folder)(error)),
+    };
+    let mut names = entries.flatten().map(|entry| entry.file_name()).peekable();
+    let is_ours = names.peek().is_none()
+        || names.any(|name| OURS.iter().any(|ours| name.as_bytes() == ours.as_bytes()));
+    match is_ours {
+        true => Ok(()),
+        false => Err(HostError::ForeignFolder {
+            folder: folder.into(),
+        }),
+    }
+}
+
+/// Most bytes of the path of a folder with records or disks: SQLite takes paths of 512, and what
+/// lies in the folder has names of its own.
+const LONGEST: usize = 400;
+
+/// Refuses a folder in which files could have paths that are too long, before anything is made.
+fn not_too_long(folder: &Path) -> Result<(), HostError> {
+    let path = absolute(folder).unwrap_or_else(|_| folder.to_owned());
+    match path.as_os_str().len() {
+        ..=LONGEST => Ok(()),
+        length => Err(HostError::Invalid(format!(
+            "the path of the folder {}… has {length} bytes, and {LONGEST} at most: choose a shorter one \
+             (FORKYARD_STATE_DIR, FORKYARD_CACHE_DIR)",
+            folder
+                .display()
+                .to_string()
+                .chars()
+                .take(40)
+                .collect::<String>()
+        ))),
+    }
+}
+
+/// QEMUs run as users of their own: every folder above their files must let
+/// them through.
+fn passable(folder: &Path) -> Result<(), HostError> {
+    let folder = folder
+        .canonicalize()
+        .map_err(HostError::io("find", folder))?;
+    for above in folder.ancestors() {
+        let mode = fs::metadata(above)
+            .map_err(HostError::io("look at", above))?
+            .permissions()
+            .mode();
+        if mode & 0o001 == 0 {
+            return Err(HostError::NotPassable {
+                folder: above.into(),
+            });
+        }
+    }
+    Ok(())
+}
+
+fn lock_both(folders: &Folders) -> Result<[File; 2], HostError> {
+    let run = lock(&folders.run.join(LOCK), || HostError::Locked {
+        run: folders.run.clone(),
+    })?;
+    let path = folders.state.join(LOCK);
+    let state = lock(&path, || HostError::StateLocked {
+        state: folders.state.clone(),
+        run: fs::read_to_string(&path).unwrap_or_default().into(),
+    })?;
+    // For the daemon that is refused; a write that fails costs it the name alone.
+    let _ = state.set_len(0);
+    let _ = (&state).write_all(folders.run.as_os_str().as_bytes());
+    Ok([run, state])
+}
+
+fn lock(path: &Path, held: impl FnOnce() -> HostError) -> Result<File, HostError> {
+    // A user that could open it could hold the lock.
+    let file = forkyard_sys_host::private::open(path).map_err(HostError::io("create", path))?;
+    match file.try_lock() {
+        Ok(()) => Ok(file),
+        Err(fs::TryLockError::WouldBlock) => Err(held()),
+        Err(fs::TryLockError::Error(source)) => Err(HostError::io("lock", path)(source)),
+    }
+}
