@@ -40,7 +40,7 @@ use crate::{
 };
 use axum::{
     Json, Router,
-    extract::{DefaultBodyLimit, FromRef, Request, State},
+    extract::{FromRef, Request, State},
     middleware::{Next, from_fn, from_fn_with_state},
     response::Response,
     routing::any,
@@ -175,7 +175,9 @@ fn common() -> OpenApiRouter<Shared> {
                 .routes(routes!(peer::hold))
                 .routes(routes!(peer::families))
                 .routes(routes!(peer::ticket))
-                .layer(DefaultBodyLimit::max(forkyard_service::bodies::INPUT)),
+                .layer(forkyard_service::input::at_most(
+                    forkyard_service::bodies::INPUT,
+                )),
         )
         .routes(routes!(files::read_tree, files::write_tree))
         .routes(routes!(

@@ -11,7 +11,7 @@ use crate::{
 use forkyard_auth::Access;
 use forkyard_fork::MakeEngine;
 use forkyard_node::{Node, Nodes, PeersFile, closed};
-use forkyard_service::local::Caller;
+use forkyard_service::{local::Caller, unreadable::UnixSocket};
 use forkyard_types::RemoteView;
 use forkyard_vcpu_dispatch::Service;
 use futures::FutureExt;
@@ -115,7 +115,7 @@ pub async fn serve(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
         }
     };
     let local = axum::serve(
-        listener,
+        UnixSocket(listener),
         http::local(&shared).into_make_service_with_connect_info::<Caller>(),
     )
     .with_graceful_shutdown(ended(stopped.clone()));

@@ -4,9 +4,11 @@
 //! recorded, was left behind. Things of others are never touched.
 
 use crate::{
-    Host, HostError, dirty_tracking::kept_image, generation::Generation, volumes::LeftVolume,
+    Host, HostError, blocking::blocking, dirty_tracking::kept_image, generation::Generation,
+    volumes::LeftVolume,
 };
 use forkyard_network::Link;
+use forkyard_pager::PagerClient;
 use forkyard_records::VmRecord;
 use forkyard_types::{Diagnosis, ImageId, Leftover, VmId};
 use forkyard_vmm::Accel;
@@ -14,6 +16,7 @@ use std::{
     collections::BTreeSet,
     fs, io,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 /// Programs a host needs, and Debian's packages of them.
@@ -24,6 +27,8 @@ const PROGRAMS: [(&str, &str); 5] = [
     ("mmdebstrap", "mmdebstrap"),
     ("mke2fs", "e2fsprogs"),
 ];
+/// Time in which a pager answers that is not held up.
+const AT_ONCE: Duration = Duration::from_secs(5);
 const DEVICES: [&str; 2] = ["/dev/fuse", "/dev/net/tun"];
 
 /// Something left behind.
@@ -47,6 +52,13 @@ struct Next {
 impl Host {
     /// Looks, and changes nothing.
     pub async fn examine(&self) -> Result<Diagnosis, HostError> {
+        if let Some(silent) = self.silent_pager().await? {
+            return Ok(Diagnosis {
+                problems: vec![silent],
+                leftovers: Vec::new(),
+                notes: Vec::new(),
+            });
+        }
         let leftovers = self.leftovers().await?;
         Ok(Diagnosis {
             problems: self.problems().await?,
@@ -62,6 +74,20 @@ impl Host {
             leftovers: self.clear_up().await?,
             notes: self.notes().await?,
         })
+    }
+
+    /// Says so if the pager does not answer: nothing else is asked then, for most waits for it.
+    async fn silent_pager(&self) -> Result<Option<String>, HostError> {
+        let socket = self.folders.pager_socket();
+        let asked = blocking(move || PagerClient::connect_with(&socket, AT_ONCE)?.ping()).await;
+        match asked {
+            Err(HostError::Pager(error)) if error.is_timeout() => Ok(Some(format!(
+                "{error}: VMs wait for the memory that it serves. `ps` shows a process that is \
+                 stopped as T, and `kill -CONT` lets it go on; its log is pager.log in the run folder"
+            ))),
+            Err(error) => Err(error),
+            Ok(()) => Ok(None),
+        }
     }
 
     async fn problems(&self) -> Result<Vec<String>, HostError> {

@@ -6,8 +6,11 @@
 use crate::{Folders, HostError};
 use std::{
     fs::{self, File},
-    io::{ErrorKind, Write},
-    os::unix::{ffi::OsStrExt, fs::PermissionsExt},
+    io::{self, ErrorKind, Write},
+    os::unix::{
+        ffi::OsStrExt,
+        fs::{MetadataExt, PermissionsExt},
+    },
     path::{Path, PathBuf, absolute},
 };
 
@@ -36,7 +39,7 @@ const OURS: [&str; 12] = [
 #[derive(Debug)]
 pub(crate) struct Held {
     folders: Folders,
-    /// Those that this start made, the upper ones first.
+    /// Those that this start made, the upper ones first, and then the locks that it made.
     made: Vec<PathBuf>,
     /// The kernel lets go of them if we die.
     locks: [File; 2],
@@ -55,7 +58,7 @@ impl Held {
             return Err(HostError::Invalid(text.to_owned()));
         }
         let mut made = Vec::new();
-        let held = make(folders, &mut made).and_then(|()| lock_both(folders));
+        let held = make(folders, &mut made).and_then(|()| lock_both(folders, &mut made));
         match held {
             Ok(locks) => Ok(Self {
                 folders: folders.clone(),
@@ -76,18 +79,13 @@ impl Held {
 
     /// Removes what the start made of them that failed.
     pub fn undo(self) {
-        let Folders { state, run, .. } = &self.folders;
-        if self.made.contains(run) {
-            let _ = fs::remove_file(run.join(LOCK));
-        }
-        if self.made.contains(state) {
+        if self.made.contains(&self.folders.state) {
             let records = self.folders.database();
             for end in ["", "-shm", "-wal"] {
                 let mut file = records.clone().into_os_string();
                 file.push(end);
                 let _ = fs::remove_file(file);
             }
-            let _ = fs::remove_file(state.join(LOCK));
         }
         // Where there is no VM.
         let _ = fs::remove_dir(self.folders.all_sockets());
@@ -95,10 +93,13 @@ impl Held {
     }
 }
 
-/// Removes folders that are empty, the lower ones first.
+/// Removes locks, and folders that are empty, the lower ones first.
 fn remove(made: &[PathBuf]) {
-    for folder in made.iter().rev() {
-        let _ = fs::remove_dir(folder);
+    for path in made.iter().rev() {
+        let _ = match path.ends_with(LOCK) {
+            true => fs::remove_file(path),
+            false => fs::remove_dir(path),
+        };
     }
 }
 
@@ -200,12 +201,13 @@ fn passable(folder: &Path) -> Result<(), HostError> {
     Ok(())
 }
 
-fn lock_both(folders: &Folders) -> Result<[File; 2], HostError> {
-    let run = lock(&folders.run.join(LOCK), || HostError::Locked {
+fn lock_both(folders: &Folders, made: &mut Vec<PathBuf>) -> Result<[File; 2], HostError> {
+    let locked = HostError::Locked {
         run: folders.run.clone(),
-    })?;
+    };
+    let run = lock(&folders.run.join(LOCK), made)?.ok_or(locked)?;
     let path = folders.state.join(LOCK);
-    let state = lock(&path, || HostError::StateLocked {
+    let state = lock(&path, made)?.ok_or_else(|| HostError::StateLocked {
         state: folders.state.clone(),
         run: fs::read_to_string(&path).unwrap_or_default().into(),
     })?;
@@ -215,12 +217,26 @@ fn lock_both(folders: &Folders) -> Result<[File; 2], HostError> {
     Ok([run, state])
 }
 
-fn lock(path: &Path, held: impl FnOnce() -> HostError) -> Result<File, HostError> {
-    // A user that could open it could hold the lock.
-    let file = forkyard_sys_host::private::open(path).map_err(HostError::io("create", path))?;
-    match file.try_lock() {
-        Ok(()) => Ok(file),
-        Err(fs::TryLockError::WouldBlock) => Err(held()),
-        Err(fs::TryLockError::Error(source)) => Err(HostError::io("lock", path)(source)),
+/// Locks a file, and notes it if it had to be made; none if another process has it.
+fn lock(path: &Path, made: &mut Vec<PathBuf>) -> Result<Option<File>, HostError> {
+    loop {
+        let is_new = !path.exists();
+        // A user that could open it could hold the lock.
+        let file = forkyard_sys_host::private::open(path).map_err(HostError::io("create", path))?;
+        match file.try_lock() {
+            Ok(()) => {}
+            Err(fs::TryLockError::WouldBlock) => return Ok(None),
+            Err(fs::TryLockError::Error(source)) => {
+                return Err(HostError::io("lock", path)(source));
+            }
+        }
+        let number = |about: io::Result<fs::Metadata>| about.ok().map(|about| about.ino());
+        // A start that failed may have removed it between the two.
+        if number(file.metadata()) == number(fs::metadata(path)) {
+            if is_new {
+                made.push(path.to_owned());
+            }
+            return Ok(Some(file));
+        }
     }
 }

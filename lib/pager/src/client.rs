@@ -233,7 +233,7 @@ impl PagerClient {
         };
         let (stream, answer, again) = match first {
             Ok((stream, answer)) => (stream, answer, false),
-            Err(PagerError::Transport { source }) if source.kind() != ErrorKind::WouldBlock => {
+            Err(PagerError::Transport { .. }) => {
                 let (stream, _) = greet(&self.socket, self.patience)?;
                 let (stream, answer) = exchange(stream, request, file)?;
                 (stream, answer, true)
@@ -289,7 +289,10 @@ fn hear<T: serde::de::DeserializeOwned>(stream: &UnixStream) -> Result<T, PagerE
 }
 
 fn broken(source: io::Error) -> PagerError {
-    PagerError::Transport { source }
+    match [ErrorKind::WouldBlock, ErrorKind::TimedOut].contains(&source.kind()) {
+        true => PagerError::Silent,
+        false => PagerError::Transport { source },
+    }
 }
 
 #[cfg(test)]
@@ -302,6 +305,28 @@ mod tests {
         hear::<Hello>(&stream).expect("a greeting");
         send(&stream, &Hello::ours(), None).expect("sends");
         stream
+    }
+
+    #[test]
+    fn a_pager_that_does_not_answer_is_said_not_to_and_is_not_asked_again() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let socket = folder.path().join("socket");
+        let listener = UnixListener::bind(&socket).expect("listens");
+        let patience = Duration::from_millis(200);
+        thread::scope(|scope| {
+            let connecting = scope.spawn(|| PagerClient::connect_with(&socket, patience));
+            let stream = hello(&listener);
+            let client = connecting.join().expect("no panic").expect("connects");
+            let error = client.ping().expect_err("nothing is answered");
+            assert!(error.is_timeout(), "{error}");
+            assert!(
+                error.to_string().contains("not answered in time"),
+                "{error}"
+            );
+            drop(stream);
+            listener.set_nonblocking(true).expect("set");
+            assert!(listener.accept().is_err(), "asked again");
+        });
     }
 
     #[test]

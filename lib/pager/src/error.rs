@@ -25,6 +25,9 @@ pub enum PagerError {
         /// Error of the host.
         source: io::Error,
     },
+    /// The pager did not answer in time. It may yet do what it was asked.
+    #[error("the pager has not answered in time: it is stopped, or has too much to do")]
+    Silent,
     /// The pager is of another version.
     #[error("pager speaks version {theirs}, this program {ours}")]
     Version {
@@ -42,17 +45,18 @@ impl PagerError {
     /// Tells whether the pager did not answer in time. It may yet do what it
     /// was asked.
     pub fn is_timeout(&self) -> bool {
-        use io::ErrorKind::{TimedOut, WouldBlock};
-        matches!(self, Self::Transport { source } if [TimedOut, WouldBlock].contains(&source.kind()))
+        matches!(self, Self::Silent)
     }
 
     /// Returns the pager's refusal, if it was the pager that refused.
     pub fn refusal(&self) -> Option<&Refusal> {
         match self {
             Self::Refused(refusal) => Some(refusal),
-            Self::Connect { .. } | Self::Transport { .. } | Self::Version { .. } | Self::Answer => {
-                None
-            }
+            Self::Connect { .. }
+            | Self::Transport { .. }
+            | Self::Silent
+            | Self::Version { .. }
+            | Self::Answer => None,
         }
     }
 }

@@ -9,7 +9,6 @@
 //! ends in any case when it is dropped.
 
 use crate::PagerError;
-use std::io::ErrorKind;
 use std::os::unix::net::UnixStream;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -51,9 +50,7 @@ impl Pool {
             .wait_timeout_while(self.inner(), patience, full);
         let (mut inner, _) = waited.unwrap_or_else(PoisonError::into_inner);
         if full(&mut inner) {
-            return Err(PagerError::Transport {
-                source: ErrorKind::WouldBlock.into(),
-            });
+            return Err(PagerError::Silent);
         }
         inner.out += 1;
         Ok(Turn(self))

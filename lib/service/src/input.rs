@@ -5,7 +5,7 @@ use crate::{
     reply::Refusal,
 };
 use axum::{
-    Json, Router,
+    Extension, Json, Router,
     body::Bytes,
     extract::{
         self, DefaultBodyLimit, FromRequest, FromRequestParts, Request, rejection::JsonRejection,
@@ -30,6 +30,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Input<T> {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
+        refuse_too_large(&request)?;
         if let Some(budget) = request.extensions().get::<Budget>().cloned() {
             budget.take(bodies::length(&request)).await?;
         }
@@ -85,6 +86,7 @@ impl<S: Send + Sync> FromRequest<S> for Raw {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
+        refuse_too_large(&request)?;
         match Bytes::from_request(request, state).await {
             Ok(body) => Ok(Self(body)),
             Err(rejection) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => {
@@ -138,6 +140,24 @@ pub fn cause(text: &str) -> String {
     })
 }
 
+/// Most bytes of a request's body.
+#[derive(Clone, Copy, Debug)]
+pub struct Most(usize);
+
+/// Layers under which a request's body has so many bytes at most.
+pub fn at_most(bytes: usize) -> (DefaultBodyLimit, Extension<Most>) {
+    (DefaultBodyLimit::max(bytes), Extension(Most(bytes)))
+}
+
+/// Refuses a body by the length that it is said to have, before any of it is read.
+fn refuse_too_large(request: &Request) -> Result<(), Refusal> {
+    let most = request.extensions().get::<Most>();
+    match most.zip(bodies::length(request)) {
+        Some((Most(most), length)) if length > *most => Err(too_large()),
+        Some(_) | None => Ok(()),
+    }
+}
+
 /// Refuses paths and methods that there are not, and bodies that are too large.
 pub fn in_form<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S> {
     router
@@ -146,7 +166,7 @@ pub fn in_form<S: Clone + Send + Sync + 'static>(router: Router<S>) -> Router<S>
             Refusal::new(ErrorKind::Invalid, "this path does not know this method")
                 .answered(StatusCode::METHOD_NOT_ALLOWED)
         })
-        .layer(DefaultBodyLimit::max(BODY))
+        .layer(at_most(BODY))
 }
 
 #[cfg(test)]
@@ -159,6 +179,7 @@ mod tests {
         routing::{get, post},
     };
     use forkyard_types::{ExecRequest, ExportRequest, ForkRequest, TicketId};
+    use std::convert::Infallible;
     use tower::ServiceExt;
 
     async fn answer(refusal: Refusal) -> (StatusCode, serde_json::Value) {
@@ -202,7 +223,7 @@ mod tests {
     }
 
     fn router() -> Router {
-        let large = post(async |_: Input<ExecRequest>| ()).layer(DefaultBodyLimit::max(3 << 20));
+        let large = post(async |_: Input<ExecRequest>| ()).layer(at_most(3 << 20));
         in_form(
             Router::new()
                 .route("/typed", post(async |_: Raw| ()))
@@ -211,6 +232,20 @@ mod tests {
                 .route("/ticket/{ticket}", get(async |_: Path<TicketId>| ()))
                 .route("/disk", get(async |_: Query<ExportRequest>| ())),
         )
+    }
+
+    #[tokio::test]
+    async fn a_body_that_is_said_to_be_too_large_is_refused_before_it_comes() {
+        for path in ["/fork", "/exec", "/typed"] {
+            let request = Request::builder().method(Method::POST).uri(path);
+            let request = request.header("content-type", "application/json");
+            let request = request.header("content-length", "99999999999999");
+            let never =
+                Body::from_stream(futures::stream::pending::<Result<Vec<u8>, Infallible>>());
+            let response = router().oneshot(request.body(never).expect("a request"));
+            let (status, _) = read(response.await.expect("an answer")).await;
+            assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE, "{path}");
+        }
     }
 
     #[tokio::test]

@@ -25,6 +25,7 @@ pub mod remote;
 pub mod replay;
 pub mod reply;
 pub mod streams;
+pub mod unreadable;
 pub mod upgrade;
 
 pub use passing::{changes, strip};

@@ -3,7 +3,7 @@
 //! The kernel says which user connected. A member of the group may do what the holder of a token may
 //! do; what is root's on the host itself stays root's.
 
-use crate::{gate::Asker, reply::Refusal};
+use crate::{gate::Asker, reply::Refusal, unreadable::UnixSocket};
 use axum::{
     extract::{
         Request,
@@ -15,15 +15,15 @@ use axum::{
 };
 use forkyard_types::ErrorKind;
 use nix::unistd::{Uid, User, geteuid};
-use tokio::{net::UnixListener, task::spawn_blocking};
+use tokio::task::spawn_blocking;
 
 /// User at the other end of a connection; none if the kernel does not say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller(Option<Uid>);
 
-impl Connected<IncomingStream<'_, UnixListener>> for Caller {
-    fn connect_info(stream: IncomingStream<'_, UnixListener>) -> Self {
-        let about = stream.io().peer_cred().ok();
+impl Connected<IncomingStream<'_, UnixSocket>> for Caller {
+    fn connect_info(stream: IncomingStream<'_, UnixSocket>) -> Self {
+        let about = stream.io().get_ref().peer_cred().ok();
         Self(about.map(|about| Uid::from_raw(about.uid())))
     }
 }

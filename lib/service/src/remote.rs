@@ -1,7 +1,7 @@
 //! The API over the network: TLS alone, and bounds on what a stranger can
 //! hold: connections (`doors`), and the time for each step before the token is seen.
 
-use crate::{counts::Connected, doors::Doors, gate::Peer, upgrade::Carrier};
+use crate::{counts::Connected, doors::Doors, gate::Peer, unreadable::Told, upgrade::Carrier};
 use axum::{Router, body::Body};
 use forkyard_tls::{Fingerprint, ServerConfig};
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
@@ -82,7 +82,7 @@ impl Remote {
                                     .timer(TokioTimer::new())
                                     .header_read_timeout(HEAD)
                                     .max_buf_size(HEAD_BYTES)
-                                    .serve_connection(TokioIo::new(stream), service)
+                                    .serve_connection(TokioIo::new(Told::new(stream)), service)
                                     .with_upgrades()
                             );
                             let served = tokio::select! {

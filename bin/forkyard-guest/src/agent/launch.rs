@@ -16,7 +16,7 @@ use std::{
     io,
     os::{
         fd::{AsFd, OwnedFd},
-        unix::process::CommandExt,
+        unix::process::{CommandExt, ExitStatusExt},
     },
     process::{Child, Command, Stdio},
 };
@@ -103,7 +103,7 @@ pub fn launch(
     let own = own.and_then(|own| own.procs().ok());
     command::in_cgroup(&mut command, own.into_iter().chain([procs]).collect());
     command::as_user(&mut command, who.user, who.group, who.groups);
-    let child = command.spawn().map_err(|error| NotStarted {
+    let mut child = command.spawn().map_err(|error| NotStarted {
         code: if error.kind() == io::ErrorKind::NotFound {
             NotStarted::NOT_FOUND
         } else {
@@ -111,7 +111,25 @@ pub fn launch(
         },
         message: format!("cannot run {program}: {error}"),
     })?;
+    // Until its program is loaded, the new process is this one's memory with a usual score, which
+    // is the largest there is in a guest full of small programs.
+    let killed = matches!(child.try_wait(), Ok(Some(status)) if status.signal() == Some(SIGKILL));
+    if killed && oom_kills(&fs::read_to_string("/proc/vmstat").unwrap_or_default()) > 0 {
+        return Err(cannot_run(format!(
+            "cannot run {program}: the guest is out of memory, and its kernel killed the command as it began"
+        )));
+    }
     Ok(Launched { child, terminal })
+}
+
+const SIGKILL: i32 = 9;
+
+/// Processes that a kernel has killed for lack of memory, as its /proc/vmstat counts them.
+fn oom_kills(vmstat: &str) -> u64 {
+    let count = vmstat
+        .lines()
+        .find_map(|line| line.strip_prefix("oom_kill "));
+    count.and_then(|count| count.parse().ok()).unwrap_or(0)
 }
 
 /// Sets the window size of a terminal. The kernel sends SIGWINCH to its foreground process group.
@@ -165,5 +183,16 @@ fn cannot_run(message: String) -> NotStarted {
     NotStarted {
         code: NotStarted::CANNOT_RUN,
         message,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::oom_kills;
+
+    #[test]
+    fn kills_for_lack_of_memory_are_read_by_their_name() {
+        assert_eq!(oom_kills("pgfault 7\noom_kill 12\noom_kill_x 3\n"), 12);
+        assert_eq!(oom_kills("drop_pagecache 0\n"), 0);
     }
 }
