@@ -3,7 +3,13 @@
 use crate::MACHINE;
 use forkyard_e2e::{Fault, Host, eventually, is_sound};
 use forkyard_types::{CloneResult, ForkResponse, VmState};
-use std::{thread::sleep, time::Duration};
+use std::{
+    fs,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+    thread::sleep,
+    time::Duration,
+};
 
 /// A host with a VM that can be forked, and was.
 fn with_p() -> Host {
@@ -198,4 +204,55 @@ fn a_daemon_that_is_told_to_end_while_it_starts_leaves_nothing() {
         daemon.wait();
         host.nothing_left();
     }
+}
+
+#[test]
+fn no_vm_may_write_a_slice_that_others_lie_over_whoever_is_gone() {
+    let host = with_p();
+    host.fork("p", 1);
+    let disks = host.folder().join("state/vms");
+    let owners = || {
+        let slices = files_below(&disks).into_iter();
+        let slices = slices.filter(|path| path.extension().is_some_and(|it| it == "qcow2"));
+        slices.map(|path| {
+            let about = fs::metadata(&path).expect("there");
+            (path, about.uid(), about.mode() & 0o777)
+        })
+    };
+    let is_sealed = |(_, uid, mode): &(PathBuf, u32, u32)| (*uid, *mode) == (0, 0o440);
+    let frozen: Vec<_> = owners().filter(is_sealed).collect();
+    assert_eq!(frozen.len(), 1, "{:?}", owners().collect::<Vec<_>>());
+    host.ok(["rm", "p"]);
+    // Likely as the user that p ran as.
+    host.ok(["run", "tiny", "--name", "q"]);
+    let own = disks.join(host.vm("q").id.as_str());
+    let is_of_q = |path: &PathBuf| path.starts_with(&own);
+    let (of_q, others): (Vec<_>, Vec<_>) = owners().partition(|(path, ..)| is_of_q(path));
+    let users: Vec<_> = of_q.iter().map(|(_, uid, _)| *uid).collect();
+    assert!(others.iter().any(is_sealed), "{others:?}");
+    assert!(
+        others.iter().all(|(_, uid, _)| !users.contains(uid)),
+        "{of_q:?} {others:?}"
+    );
+    // A daemon of an earlier version left it to the VM's user.
+    let (path, ..) = &frozen[0];
+    std::os::unix::fs::chown(path, Some(1_900_000_000), None).expect("given");
+    host.kill_9("forkyardd");
+    eventually("it to be sealed", || {
+        owners().any(|it| is_sealed(&it)) || {
+            host.ok(["ps"]);
+            false
+        }
+    });
+    host.end();
+}
+
+/// Every file below a folder.
+fn files_below(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    let (folders, mut files): (Vec<_>, Vec<_>) = entries
+        .map(|entry| entry.path())
+        .partition(|path| path.is_dir());
+    files.extend(folders.iter().flat_map(|folder| files_below(folder)));
+    files
 }
