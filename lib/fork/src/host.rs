@@ -89,6 +89,9 @@ pub struct Host {
     /// Budgets of links to other hosts.
     pub(crate) links: crate::volumes::Links,
     pub(crate) mirrors: crate::volumes::MirrorLines,
+    /// Volumes in use, or on their way to other hosts.
+    pub(crate) guards: crate::volumes::Guards,
+    pub(crate) moves: crate::volumes::Moves,
     /// Clones that other hosts made for this one.
     pub(crate) remote_clones: RemoteClones,
     /// Clones of theirs that are being ended, because they are no longer awaited.
@@ -191,6 +194,8 @@ impl Host {
             supplies: crate::volumes::Supplies::default(),
             links,
             mirrors: crate::volumes::MirrorLines::default(),
+            guards: crate::volumes::Guards::default(),
+            moves: crate::volumes::Moves::default(),
             remote_clones: RemoteClones::default(),
             pending_removal: Mutex::default(),
             pending_joins: tokio::sync::Mutex::default(),
@@ -203,6 +208,7 @@ impl Host {
         });
         let taken = async {
             host.load_remote_clones()?;
+            host.hold_leaving()?;
             host.adopt_all().await?;
             host.watch_terms()?;
             host.resume_independence()?;

@@ -25,6 +25,7 @@ pub mod replay;
 pub mod reply;
 pub mod streams;
 pub mod upgrade;
+pub mod volume_way;
 
 pub use passing::{changes, strip};
 
