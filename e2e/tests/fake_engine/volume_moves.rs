@@ -2,7 +2,7 @@
 //! flushed, whatever dies and whenever.
 
 use forkyard_e2e::{Cluster, Host, eventually, is_sound, steps};
-use forkyard_types::{Term, VolumeMovePhase, VolumeMoved, VolumeView};
+use forkyard_types::{Term, VolumeMoved, VolumeView};
 use std::{
     fs,
     process::{Command, Stdio},
@@ -158,5 +158,302 @@ fn a_volume_moves_with_its_snapshots_and_comes_back_as_what_differs() {
         is_sound(host);
         host.ok(["volume", "rm", "d"]);
     }
+    cluster.end();
+}
+
+/// Hosts that have `d` at home, or may have it.
+fn homes(cluster: &Cluster) -> Vec<usize> {
+    let at_home = |number: &usize| {
+        let all: Vec<VolumeView> = cluster.host(*number).json(["volume", "ls"]);
+        let mut all = all.into_iter().filter(|it| it.name.as_str() == "d");
+        all.any(|it| it.at.is_none())
+    };
+    (0..2).filter(at_home).collect()
+}
+
+/// Waits until exactly one host has `d`, checks that it has all of it, and has it be at the first.
+fn comes_home(cluster: &Cluster, now: &[u8]) {
+    eventually("exactly one of them to have it", || {
+        let homes = homes(cluster);
+        homes.len() == 1 && volume(cluster.host(homes[0]), "d").moving.is_none()
+    });
+    let at = homes(cluster)[0];
+    assert!(
+        read(cluster.host(at), None) == now,
+        "what was flushed is there"
+    );
+    assert!(read(cluster.host(at), Some("monday")) == content(1));
+    if at == 1 {
+        cluster.host(0).ok(["volume", "bring", "d", "--from", "h1"]);
+    }
+    assert_eq!(homes(cluster), [0]);
+}
+
+/// Program that dies in the middle of a move.
+#[derive(Clone, Copy, Debug)]
+enum Dying {
+    Daemon(usize),
+    Blockd(usize),
+}
+
+/// Moves `d` again and again, and kills a program meanwhile. Returns how often the daemon that was left did
+/// not know whether the other host has it.
+fn sweep(cluster: &mut Cluster, dying: Dying, now: &mut [u8]) -> u32 {
+    let (number, is_blockd) = match dying {
+        Dying::Daemon(number) => (number, false),
+        Dying::Blockd(number) => (number, true),
+    };
+    let words = ["volume", "move", "d", "--to", "h1"];
+    cluster.host(number).steps().are_of_blockd(is_blockd);
+    // Once all of it is there: what differs takes fewer steps.
+    cluster.host(0).ok(words);
+    comes_home(cluster, now);
+    cluster.host(number).steps().count_only();
+    cluster.host(0).ok(words);
+    let total = cluster.host(number).steps().stop();
+    comes_home(cluster, now);
+    let (mut reached, mut unsettled) = (0, 0);
+    // The hand-over is at the end.
+    let mut chosen = steps::chosen(total, SOME);
+    chosen.extend([3, 2, 1, 0].map(|before| total.saturating_sub(before).max(1)));
+    for (count, step) in (0u8..).zip(chosen) {
+        write(cluster.host(0), now, usize::from(count) + 20, count + 1);
+        cluster.host(number).steps().kill_at(step);
+        let outcome = cluster.host(0).start(words, "").wait();
+        cluster.host(number).steps().stop();
+        let call = cluster.host(number).steps().died_before();
+        eprintln!("{dying:?}: {step} of {total}, {call}: {:?}", outcome.code);
+        reached += u32::from(!call.is_empty());
+        if outcome.stderr.contains("may be at home") || outcome.stderr.contains("did not say") {
+            unsettled += 1;
+            // Nothing opens it until that is known.
+            let why = cluster
+                .host(0)
+                .fails(["run", "tiny", "--name", "p", "--data", "d"]);
+            assert!(why.contains("h1"), "{why}");
+        }
+        cluster.replace_daemon(number);
+        if outcome.code == Some(0) {
+            eventually("it to be where it was said to be", || homes(cluster) == [1]);
+        }
+        comes_home(cluster, now);
+    }
+    assert!(reached > 0, "{dying:?} was never killed");
+    unsettled
+}
+
+#[test]
+fn a_program_killed_at_any_step_of_a_move_leaves_a_volume_at_exactly_one_host() {
+    let mut cluster = Cluster::fake_with_steps(2);
+    let mut now = content(1);
+    make(cluster.host(0), &now);
+    cluster.host(0).ok(["volume", "snapshot", "d", "monday"]);
+    sweep(&mut cluster, Dying::Daemon(0), &mut now);
+    let unsettled = sweep(&mut cluster, Dying::Daemon(1), &mut now);
+    assert!(unsettled > 0, "its answer was never lost");
+    sweep(&mut cluster, Dying::Blockd(0), &mut now);
+    sweep(&mut cluster, Dying::Blockd(1), &mut now);
+    for number in [0, 1] {
+        is_sound(cluster.host(number));
+        cluster.host(number).ok(["volume", "rm", "d"]);
+    }
+    cluster.end();
+}
+
+#[test]
+fn nothing_opens_a_volume_that_is_being_sent_away() {
+    let cluster = Cluster::fake_with_steps(2);
+    let (here, there) = (cluster.host(0), cluster.host(1));
+    let mut now = content(1);
+    make(here, &now);
+    write(here, &mut now, 3, b'a');
+    // It cannot get on.
+    cluster.cut(1);
+    let moves = here.start(["volume", "move", "d", "--to", "h1"], "");
+    eventually("it to be on its way", || volume(here, "d").moving.is_some());
+    for words in [
+        &["run", "tiny", "--name", "p", "--data", "d"][..],
+        &["run", "tiny", "--name", "p", "--volume", "d"],
+        &["run", "tiny", "--name", "p", "--data", "d:ro"],
+        &["volume", "resize", "d", "2M"],
+        &["volume", "snapshot", "d", "s"],
+        &["volume", "rm", "d"],
+        &["volume", "move", "d", "--to", "h1"],
+        &["volume", "mirror", "d", "h1"],
+    ] {
+        let said = here.start(words.iter(), "").wait();
+        assert_ne!(said.code, Some(0), "{words:?}");
+        assert!(said.stderr.contains("on its way to h1"), "{}", said.stderr);
+    }
+    cluster.mend(1);
+    moves.wait().exited(0);
+    assert_eq!(homes(&cluster), [1]);
+    assert!(read(there, None) == now);
+    here.ok(["volume", "rm", "d"]);
+    there.ok(["volume", "rm", "d"]);
+    cluster.end();
+}
+
+/// Volumes that all nodes are said to have, from any node: name, node, and where it is at home if not there.
+fn listed(host: &Host) -> Vec<(String, String, Option<String>)> {
+    let all: Vec<VolumeView> = host.json(["volume", "ls"]);
+    let row = |it: VolumeView| (it.name.to_string(), it.node.unwrap_or_default(), it.at);
+    all.into_iter().map(row).collect()
+}
+
+fn row(name: &str, node: &str, at: Option<&str>) -> (String, String, Option<String>) {
+    (name.to_owned(), node.to_owned(), at.map(str::to_owned))
+}
+
+#[test]
+fn in_a_cluster_a_volume_is_at_home_at_one_node_and_is_brought_to_its_vm() {
+    let mut cluster = Cluster::fake_of_nodes(2);
+    // One that was made before its host became a node.
+    blockd_makes_a_volume(cluster.host(1), "x");
+    cluster.join(1);
+    let mut now = content(1);
+    make(cluster.host(0), &now);
+    let (a, b) = (cluster.host(0), cluster.host(1));
+    eventually("both to be known", || {
+        listed(a) == [row("d", "h0", None), row("x", "h1", None)]
+    });
+    assert_eq!(listed(b), listed(a));
+    // Any node may be asked.
+    b.ok(["volume", "snapshot", "d", "monday"]);
+    let seen = volume(b, "d");
+    assert_eq!(
+        (seen.node.as_deref(), seen.term),
+        (Some("h0"), Some(Term(1)))
+    );
+    assert_eq!(seen.snapshots.len(), 1);
+    let why = b.fails(["volume", "create", "d", "1M"]);
+    assert!(why.contains("is at h0"), "{why}");
+    let file = b.folder().join("d.img");
+    let why = b.fails(["volume", "export", "d", file.to_str().expect("text")]);
+    assert!(why.contains("volume bring"), "{why}");
+    write(a, &mut now, 5, b'a');
+    // A VM of the other node gets it.
+    let run = ["run", "tiny", "--name", "p", "--data", "d"];
+    b.ok(run);
+    let both = [
+        row("d", "h0", Some("h1")),
+        row("d", "h1", None),
+        row("x", "h1", None),
+    ];
+    assert_eq!(listed(a), both);
+    assert_eq!(volume(a, "d").term, Some(Term(2)));
+    let why = a.fails(["run", "tiny", "--name", "q", "--data", "d"]);
+    assert!(why.contains("p has volume d"), "{why}");
+    b.ok(["rm", "p"]);
+    assert!(read(b, None) == now && read(b, Some("monday")) == content(1));
+    write(b, &mut now, 6, b'b');
+    // Asked for at a node that has a copy, it is moved by the node that has it.
+    a.ok(["volume", "move", "d", "--to", "h0"]);
+    assert_eq!(volume(b, "d").term, Some(Term(3)));
+    assert!(read(a, None) == now);
+    a.ok(["run", "tiny", "--name", "p", "--data", "d"]);
+    // It goes along with its VM, in the next term, and from there again.
+    a.ok(["migrate", "p", "--to", "h1"]);
+    b.ok(["rm", "p"]);
+    a.ok(["volume", "bring", "d"]);
+    assert_eq!(volume(a, "d").term, Some(Term(5)));
+    assert!(read(a, None) == now);
+    // The copy there is removed there, and the volume stays.
+    b.ok(["volume", "rm", "d"]);
+    assert!(read(a, None) == now);
+    b.ok(["volume", "rm", "d"]);
+    eventually("no volume", || listed(a) == [row("x", "h1", None)]);
+    a.ok(["volume", "rm", "x"]);
+    assert_eq!(listed(a), []);
+    cluster.end();
+}
+
+/// Makes an empty volume on a host on which no daemon runs.
+fn blockd_makes_a_volume(host: &Host, name: &str) {
+    let (folder, run) = (
+        host.folder().join("state/volumes"),
+        host.folder().join("run"),
+    );
+    fs::create_dir_all(&run).expect("made");
+    let socket = run.join("blockd.sock");
+    let mut server = Command::new(host.dist().join("bin/forkyard-blockd"));
+    server.arg("--socket").arg(&socket).arg("serve");
+    server
+        .arg("--folder")
+        .arg(folder)
+        .arg("--nbd")
+        .arg(run.join("nbd.sock"));
+    let mut server = server.stdout(Stdio::null()).spawn().expect("started");
+    eventually("a server of volumes", || socket.exists());
+    blockd(host, &["create", name, "1M"]);
+    server.kill().expect("ours");
+    server.wait().expect("reaped");
+    fs::remove_file(run.join("nbd.sock")).expect("ours");
+}
+
+#[test]
+fn without_the_authority_nothing_new_opens_and_what_runs_goes_on() {
+    let mut cluster = Cluster::fake_of_nodes(2);
+    blockd_makes_a_volume(cluster.host(1), "d");
+    let mut now = content(1);
+    make(cluster.host(0), &now);
+    cluster.join(1);
+    let (a, b) = (cluster.host(0), cluster.host(1));
+    eventually("both to be known", || {
+        listed(a) == [row("d", "h0", None), row("d", "h1", None)]
+    });
+    // Of two of one name it is not known which is meant.
+    for (host, words) in [
+        (a, &["run", "tiny", "--name", "p", "--data", "d"][..]),
+        (b, &["run", "tiny", "--name", "p", "--volume", "d"]),
+        (b, &["volume", "bring", "d", "--from", "h0"]),
+    ] {
+        let said = host.start(words.iter(), "").wait();
+        assert_ne!(said.code, Some(0), "{words:?}");
+        let is_told = said.stderr.contains("h0 and at h1") || said.stderr.contains("at home here");
+        assert!(is_told, "{words:?}: {}", said.stderr);
+    }
+    // The node that has one removes it.
+    b.ok(["volume", "rm", "d"]);
+    eventually("one of them", || listed(a) == [row("d", "h0", None)]);
+    a.ok(["volume", "create", "e", "1M"]);
+    a.ok(["run", "tiny", "--name", "p", "--data", "e"]);
+    a.ok(["run", "tiny", "--name", "s", "--data", "d"]);
+    a.ok(["stop", "s"]);
+    cluster.stop_etcd();
+    let (a, b) = (cluster.host(0), cluster.host(1));
+    for words in [
+        &["start", "s"][..],
+        &["volume", "create", "f", "1M"],
+        &["volume", "move", "e", "--to", "h1"],
+    ] {
+        let said = a.start(words.iter(), "").wait();
+        assert_ne!(said.code, Some(0), "{words:?}");
+    }
+    let said = b
+        .start(["run", "tiny", "--name", "q", "--data", "d"], "")
+        .wait();
+    assert_ne!(said.code, Some(0));
+    assert_eq!(a.sh("p", "echo here"), "here");
+    cluster.start_etcd();
+    let a = cluster.host(0);
+    eventually("it to go on", || {
+        a.start(["start", "s"], "").wait().code == Some(0)
+    });
+    a.ok(["rm", "p", "s"]);
+    write(a, &mut now, 8, b'x');
+    eventually("it to be brought", || {
+        cluster
+            .host(1)
+            .start(["volume", "bring", "d"], "")
+            .wait()
+            .code
+            == Some(0)
+    });
+    assert!(read(cluster.host(1), None) == now);
+    let (a, b) = (cluster.host(0), cluster.host(1));
+    a.ok(["volume", "rm", "e"]);
+    a.ok(["volume", "rm", "d"]);
+    b.ok(["volume", "rm", "d"]);
     cluster.end();
 }

@@ -60,6 +60,8 @@ use std::path::PathBuf;
 const FORK: &str = "fork-";
 /// Beginning of the names of snapshots that are sent to other hosts. No user's snapshot has it.
 pub(crate) const SENT: &str = "sent-";
+/// Beginning of the names of those that moves of volumes end with: with them go all that its user took.
+pub(crate) const SENT_ALL: &str = "sent-all-";
 /// Beginning of the names of snapshots that are held at other hosts. No user's snapshot has it.
 const MIRRORED: &str = "mirror-";
 

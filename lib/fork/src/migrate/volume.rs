@@ -14,7 +14,7 @@ use crate::{
     blocking::blocking,
     migrate::Sending,
     snapshot::Snapshot,
-    volumes::{SENT, VolumeError, private_name},
+    volumes::{SENT, SENT_ALL, VolumeError, private_name},
 };
 use forkyard_blockd::{Hot, Request};
 use forkyard_records::VmRecord;
@@ -420,7 +420,9 @@ impl Host {
 
     /// Drops the snapshot that the other host had before the one that has just come.
     fn drop_former(&self, volume: LeavingVolume, at: VolumeAt, former: Option<String>) {
-        if let Some(snapshot) = former.filter(|it| !volume.is_kept(it)) {
+        // What a move ended with says of the user's snapshots which are the same at both.
+        let is_kept = |it: &String| volume.is_kept(it) || it.starts_with(SENT_ALL);
+        if let Some(snapshot) = former.filter(|it| !is_kept(it)) {
             self.drop_sent(VolumeAt { snapshot, ..at });
         }
     }

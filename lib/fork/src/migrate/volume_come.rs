@@ -6,7 +6,11 @@
 //! | the migration | what was new here goes; a copy is as it was, by the next stream |
 //! | the daemon | the next one undoes what arrived, unless its VM is recorded |
 
-use crate::{Host, HostError, blocking::blocking, volumes::SENT};
+use crate::{
+    Host, HostError,
+    blocking::blocking,
+    volumes::{SENT, SENT_ALL},
+};
 use bytes::Bytes;
 use forkyard_types::{
     DataDisk, DataRole, ForkId, PeerDisk, PeerMigrated, SentVolume, VmName, VolumeAt, VolumeUse,
@@ -271,6 +275,7 @@ impl IncomingVolume {
         let taken = taken.await.map_err(|_| HostError::Closing)?;
         let host = host.upgrade().ok_or(HostError::Closing)?;
         let volumes = &host.incoming.volumes;
+        let is_of_move = snapshot.starts_with(SENT_ALL);
         let mut former = None;
         volumes.change(migration, &volume, |arrival| match taken {
             // One of a user's stays.
@@ -279,7 +284,9 @@ impl IncomingVolume {
             Err(_) => arrival.failed = true,
         });
         volumes.came.notify_waiters();
-        if let Some(snapshot) = former {
+        // What a move ended with stays until the next one has.
+        let is_over = is_of_move || !former.as_ref().is_some_and(|it| it.starts_with(SENT_ALL));
+        if let Some(snapshot) = former.filter(|_| is_over) {
             host.drop_sent(VolumeAt { volume, snapshot });
         }
         taken.map(|()| PeerMigrated::Here)

@@ -154,6 +154,12 @@ impl Host {
             return Ok(());
         }
         if !copy.is_new {
+            // A stream that broke off may have left its writer.
+            let (name, epoch) = (copy.volume.to_string(), None);
+            match self.ask_blockd(Request::Close { name, epoch }).await {
+                Err(HostError::Volume(error)) if error.is_missing() => {}
+                closed => closed?,
+            }
             return Ok(self.store.put_copy(&VolumeCopy {
                 arriving: None,
                 ..copy
@@ -188,7 +194,9 @@ impl Host {
             return Ok(());
         }
         landed.try_for_each(|volume| self.came_with_vm(volume))?;
-        Ok(self.store.flush()?)
+        self.store.flush()?;
+        self.report_volumes_soon();
+        Ok(())
     }
 
     /// A volume is at home here with its VM: in a later term than where it was.

@@ -267,16 +267,19 @@ impl Host {
             volume: name.clone(),
             source,
         })?;
-        let mut named = all.into_iter().filter(|(_, home)| home.name == *name);
-        let (first, rest) = (named.next(), named.next());
-        match (first, rest) {
-            (Some((_, one)), Some((_, other))) => Err(VolumeError::Ambiguous {
+        let mut named: Vec<_> = { all.into_iter() }
+            .filter(|(_, home)| home.name == *name)
+            .collect();
+        if named.len() > 1 {
+            let mut nodes: Vec<_> = named.into_iter().map(|(_, home)| home.node).collect();
+            nodes.sort();
+            return Err(VolumeError::Ambiguous {
                 volume: name.clone(),
-                nodes: [one.node, other.node].into(),
+                nodes,
             }
-            .into()),
-            (first, _) => Ok(first),
+            .into());
         }
+        Ok(named.pop())
     }
 
     /// Refuses a name for a new volume that a volume at another node has.

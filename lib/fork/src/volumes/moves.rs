@@ -32,7 +32,7 @@ use crate::{
     blocking::blocking,
     fork::micros,
     migrate::{HOT, SMALL, Sending},
-    remote::{HERE, Peer},
+    remote::{HERE, Peer, late},
 };
 use forkyard_blockd::{Hot, Request, Status, Writer};
 use forkyard_records::{KnownTerm, VolumeCopy, VolumeMove};
@@ -46,6 +46,7 @@ use std::{
     sync::{Arc, Mutex, atomic::Ordering},
     time::Instant,
 };
+use tokio::time::timeout;
 
 /// Snapshots kept that were sent to other hosts: each makes the way there shorter.
 const KEPT: usize = 4;
@@ -377,7 +378,9 @@ impl Host {
         peer: &dyn Peer,
         step: PeerVolumeStep,
     ) -> Result<PeerVolumeAnswer, HostError> {
-        let answer = self.patiently(peer, peer.volume_step(step)).await;
+        let patience = self.options.patience;
+        let answer = timeout(patience, peer.volume_step(step)).await;
+        let answer = answer.unwrap_or_else(|_| Err(late(patience)));
         answer.map_err(|source| HostError::Peer {
             peer: peer.name().to_owned(),
             source,

@@ -91,6 +91,21 @@ impl Host {
         Ok(())
     }
 
+    /// Does so on a task of its own, in a cluster.
+    pub(super) fn report_volumes_soon(&self) {
+        if self.homes().is_none() {
+            return;
+        }
+        let host = self.handle();
+        tokio::spawn(async move {
+            if let Some(host) = host.upgrade()
+                && let Err(error) = host.report_volumes().await
+            {
+                tracing::debug!(error = &error as &dyn std::error::Error, "told later");
+            }
+        });
+    }
+
     async fn act_on_volume(&self, act: &Act, seen: &Seen) -> Result<(), HostError> {
         let homes = self.homes().ok_or(HostError::NoPeers)?;
         let told = |source| HostError::Peer {

@@ -45,12 +45,21 @@ impl Host {
         BringVolume { from, disk }: BringVolume,
     ) -> Result<VolumeMoved, HostError> {
         let volume = known_name(name)?;
+        if self.guards.is_unsettled(&volume) {
+            // It may have gone from here.
+            self.settle_volume_moves().await;
+        }
+        drop(self.guards.take([&volume])?);
         let is_here = self.folders.volumes().join(volume.as_str()).is_dir();
         let copy = self.copy_of(&volume)?;
         if is_here && copy.is_none() {
             return Err(VolumeError::AtHome { volume }.into());
         }
-        let from = match (from, self.home_of(&volume).await?, copy) {
+        // With a VM it may have gone from here, of which the cluster hears in a moment.
+        let own = self.homes().map(|it| it.own());
+        let home = self.home_of(&volume).await?;
+        let home = home.filter(|(_, home)| Some(&home.node) != own.as_ref());
+        let from = match (from, home, copy) {
             (Some(from), _, _) if from == HERE => {
                 return Err(HostError::Invalid("it is to come from another host".into()));
             }

@@ -8,11 +8,8 @@
 //! At the host that a volume comes to it was a copy, of which nobody takes snapshots: what is listed
 //! there behind the last that both have came by a move that failed.
 
-use crate::volumes::{FORK, MIRRORED, SENT};
+use crate::volumes::{FORK, MIRRORED, SENT, SENT_ALL};
 use forkyard_types::ForkId;
-
-/// Beginning of the names of snapshots that moves end with.
-const ALL: &str = "sent-all-";
 
 /// Way of a volume's snapshots to a host.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -38,7 +35,7 @@ impl Plan {
         let place = |all: &[String], of: Option<&String>| {
             of.and_then(|of| all.iter().position(|it| it == of))
         };
-        let (since, all) = (common(SENT), common(ALL));
+        let (since, all) = (common(SENT), common(SENT_ALL));
         let vouched = |list: &[String]| list[..place(list, all).unwrap_or(0)].to_vec();
         let (ours, theirs) = (vouched(here), vouched(there));
         let came = place(here, since).map_or(here.len(), |at| at + 1);
@@ -72,7 +69,7 @@ pub(super) fn is_users(snapshot: &str) -> bool {
 
 /// Name of the snapshot that a move ends with.
 pub(super) fn last_of(migration: ForkId) -> String {
-    format!("{ALL}{migration}")
+    format!("{SENT_ALL}{migration}")
 }
 
 #[cfg(test)]
