@@ -155,11 +155,7 @@ impl Host {
         }
         if !copy.is_new {
             // A stream that broke off may have left its writer.
-            let (name, epoch) = (copy.volume.to_string(), None);
-            match self.ask_blockd(Request::Close { name, epoch }).await {
-                Err(HostError::Volume(error)) if error.is_missing() => {}
-                closed => closed?,
-            }
+            self.close_copy(&copy.volume).await?;
             return Ok(self.store.put_copy(&VolumeCopy {
                 arriving: None,
                 ..copy
@@ -183,6 +179,20 @@ impl Host {
             }
         }
         Ok(self.store.remove_copy(&copy.volume)?)
+    }
+
+    /// Ends the writer of a copy: nothing here writes one, but a stream whose server died did.
+    pub(super) async fn close_copy(&self, volume: &VmName) -> Result<(), HostError> {
+        let (blockd, name) = (self.blockd.clone(), volume.clone());
+        blocking(move || match blockd.inspect(&name) {
+            Ok(status) if status.writer == Writer::Open => {
+                let (name, epoch) = (name.to_string(), Some(status.epoch));
+                blockd.ask(&Request::Close { name, epoch }).map(drop)
+            }
+            Err(error) if !error.is_missing() => Err(error),
+            Ok(_) | Err(_) => Ok(()),
+        })
+        .await
     }
 
     /// Volumes are at home here, with the VM that writes them: that is recorded, and survives a power

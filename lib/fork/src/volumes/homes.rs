@@ -13,7 +13,7 @@
 
 use super::{VolumeError, known_name};
 use crate::{Host, HostError, blocking::blocking};
-use forkyard_blockd::{Request, Status};
+use forkyard_blockd::Status;
 use forkyard_records::{KnownTerm, VolumeCopy};
 use forkyard_types::{ApiError, ByteCount, Term, VmName, VolumeView};
 use futures::future::BoxFuture;
@@ -241,8 +241,7 @@ impl Host {
         };
         self.store.put_copy(&copy)?;
         self.note_term(&volume.name, &volume.id, term)?;
-        let name = volume.name.to_string();
-        self.ask_blockd(Request::Close { name, epoch: None }).await
+        self.close_copy(&volume.name).await
     }
 
     /// Refuses to open a volume that is not at home here, or cannot be shown to be. The caller holds it,
