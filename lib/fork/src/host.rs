@@ -15,7 +15,7 @@ use crate::{
     remote::{IncomingImages, Peering, RemoteClones, order},
     substrate::{Backups, Chosen, Standbys},
     ticket::Tickets,
-    volumes::Blockd,
+    volumes::{Blockd, Guards, MirrorLines, Moves, Supplies},
 };
 use forkyard_capture::{CaptureError, HostAddr, Pages, Region, count};
 use forkyard_disk::QemuImg;
@@ -85,13 +85,12 @@ pub struct Host {
     pub(crate) incoming_images: IncomingImages,
     /// VMs that are on their way here.
     pub(crate) incoming: Incoming,
-    pub(crate) supplies: crate::volumes::Supplies,
+    pub(crate) supplies: Supplies,
     /// Budgets of links to other hosts.
     pub(crate) links: crate::volumes::Links,
-    pub(crate) mirrors: crate::volumes::MirrorLines,
-    /// Volumes in use, or on their way to other hosts.
-    pub(crate) guards: crate::volumes::Guards,
-    pub(crate) moves: crate::volumes::Moves,
+    pub(crate) mirrors: MirrorLines,
+    pub(crate) guards: Guards,
+    pub(crate) moves: Moves,
     /// Clones that other hosts made for this one.
     pub(crate) remote_clones: RemoteClones,
     /// Clones of theirs that are being ended, because they are no longer awaited.
@@ -191,11 +190,11 @@ impl Host {
             progress: Progress::new(events.clone()),
             forks: UnderWay::default(),
             incoming: Incoming::default(),
-            supplies: crate::volumes::Supplies::default(),
+            supplies: Supplies::default(),
             links,
-            mirrors: crate::volumes::MirrorLines::default(),
-            guards: crate::volumes::Guards::default(),
-            moves: crate::volumes::Moves::default(),
+            mirrors: MirrorLines::default(),
+            guards: Guards::default(),
+            moves: Moves::default(),
             remote_clones: RemoteClones::default(),
             pending_removal: Mutex::default(),
             pending_joins: tokio::sync::Mutex::default(),

@@ -54,7 +54,7 @@ impl Host {
         } = asked;
         self.check_cpu(crate::accel_of(&accel), cpu.as_ref())?;
         // Nothing begins to use the name meanwhile.
-        let _name = self.guards.begin(&name, "this host")?;
+        let _name = self.guards.begin_soon(&name, "this host").await?;
         let mut known = self.copy_of(&name)?;
         if let Some(copy) = &known
             && let Some(former) = copy.arriving

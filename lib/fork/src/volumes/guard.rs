@@ -21,7 +21,12 @@ use std::{
         Arc, Mutex,
         atomic::{AtomicU64, Ordering},
     },
+    time::Duration,
 };
+
+/// Attempts to begin a hand-over of a volume in use, and the time between them.
+const TRIES: u32 = 50;
+const AGAIN: Duration = Duration::from_millis(20);
 
 /// Volumes that are in use, or on their way to other hosts.
 #[derive(Clone, Debug, Default)]
@@ -119,6 +124,18 @@ impl Guards {
                 },
             }),
         }
+    }
+
+    /// Begins it once uses have ended that take a moment, as a look at the authority's record does.
+    /// Cancel-safe.
+    pub async fn begin_soon(&self, volume: &VmName, to: &str) -> Result<HandOver, VolumeError> {
+        for _ in 0..TRIES {
+            match self.begin(volume, to) {
+                Err(VolumeError::Busy { .. }) => tokio::time::sleep(AGAIN).await,
+                begun => return begun,
+            }
+        }
+        self.begin(volume, to)
     }
 
     /// Holds a volume of which it is not known whether another host has it: an earlier daemon began to

@@ -127,7 +127,7 @@ impl Host {
         let begun = Instant::now();
         let _under_way = self.forks.begin().ok_or(HostError::Closing)?;
         // Held from before the first look to the end.
-        let hand_over = self.guards.begin(volume, peer.name())?;
+        let hand_over = self.guards.begin_soon(volume, peer.name()).await?;
         let status = self.may_leave(volume).await?;
         let at_home = AtHome::of(volume, &status);
         let term = self.show_home(&at_home).await?;
@@ -145,6 +145,7 @@ impl Host {
             Ok(went) => went,
             Err(error) => {
                 self.give_up_leaving(&leaving).await;
+                self.drop_sent(leaving.at(&leaving.last()));
                 return Err(error);
             }
         };
@@ -343,8 +344,8 @@ impl Host {
         Ok(self.store.volume_left(&copy, &known)?)
     }
 
-    /// Has the other host give up what came; what it does not hear of now, it forgets. What was sealed
-    /// for it goes, unless it may have it.
+    /// Has the other host give up what came; what it does not hear of now, it forgets. What was a copy there
+    /// is one still, and may have the last snapshot by now.
     async fn give_up_leaving(&self, leaving: &Leaving) {
         let end = PeerVolumeStep::End(PeerVolumeEnd {
             migration: leaving.migration,
@@ -353,11 +354,6 @@ impl Host {
         if let Err(error) = self.volume_step(&*leaving.peer, end).await {
             tracing::debug!(volume = %leaving.volume.name, error = &error as &dyn std::error::Error, "not told that it does not come");
         }
-        if leaving.snapshots.iter().any(|it| it.starts_with(SENT)) {
-            // That host may have had a copy, and this by now: the way there is short then.
-            return;
-        }
-        self.drop_sent(leaving.at(&leaving.last()));
     }
 
     /// Drops what was sent long ago, to any host.

@@ -6,7 +6,7 @@
 
 use crate::{
     Host, HostError,
-    remote::{HERE, Peer},
+    remote::{HERE, Peer, late},
     volumes::{VolumeError, known_name},
 };
 use forkyard_types::{
@@ -139,17 +139,14 @@ impl Host {
             if let Ok(answer) = timeout(LOOK, &mut answer).await {
                 return answer;
             }
-            let quiet = match self.store.landed_volume(migration) {
-                // The answer may have been lost; it is not worth much more of a wait.
-                Ok(Some(_)) => self.options.patience,
-                Ok(None) | Err(_) => {
-                    let quiet = self.incoming.volumes.quiet(migration);
-                    quiet.unwrap_or_else(|| begun.elapsed())
-                }
-            };
-            if quiet >= self.options.patience * 2
-                || matches!(self.store.landed_volume(migration), Ok(Some(_)))
-            {
+            if let Ok(Some(_)) = self.store.landed_volume(migration) {
+                // The answer may be lost.
+                let answer = timeout(self.options.patience, answer).await;
+                return answer.unwrap_or_else(|_| Err(late(self.options.patience)));
+            }
+            let quiet = self.incoming.volumes.quiet(migration);
+            let quiet = quiet.unwrap_or_else(|| begun.elapsed());
+            if quiet >= self.options.patience * 2 {
                 return Err(ApiError {
                     kind: ErrorKind::Timeout,
                     message: format!("nothing came for {} s", quiet.as_secs()),

@@ -58,7 +58,7 @@ impl Host {
             self.settle_volume_moves().await;
         }
         // Nothing begins to use the name meanwhile.
-        let _name = self.guards.begin(&name, HERE)?;
+        let _name = self.guards.begin_soon(&name, HERE).await?;
         let mut known = self.copy_of(&name)?;
         if let Some(copy) = &known
             && let Some(former) = copy.arriving
@@ -77,7 +77,7 @@ impl Host {
         let is_other = found.as_ref().is_some_and(|it| it.id != id);
         let is_held = found
             .as_ref()
-            .is_some_and(|it| it.held != Held::Not && matches!(it.held, Held::For(_)));
+            .is_some_and(|it| matches!(it.held, Held::For(_)));
         let is_home = found.is_some() && known.is_none();
         let is_busy = known.as_ref().is_some_and(|it| it.arriving.is_some());
         let is_used = writer_of(&records, &name).is_some() || is_private(&records, &name);
