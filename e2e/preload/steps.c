@@ -23,20 +23,23 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-static const char PROGRAM[] = "forkyardd";
+/* By the number that is chosen. */
+static const char *const PROGRAMS[] = {"forkyardd", "forkyard-blockd"};
 
 struct control {
     _Atomic uint64_t chosen; /* 0: not counting */
     _Atomic uint64_t count;
     char name[32]; /* of the call it died before */
+    _Atomic uint64_t of; /* which program */
 };
 
 static struct control *control;
 static pid_t program;
+static uint64_t number; /* of this program */
 
 static void step(const char *name)
 {
-    if (!control)
+    if (!control || atomic_load(&control->of) != number)
         return;
     uint64_t chosen = atomic_load(&control->chosen);
     if (!chosen || atomic_fetch_add(&control->count, 1) + 1 != chosen)
@@ -120,7 +123,9 @@ int open64(const char *path, int flags, ...)
 __attribute__((constructor)) static void begin(void)
 {
     const char *path = getenv("FORKYARD_STEPS");
-    if (!path || strcmp(program_invocation_short_name, PROGRAM))
+    while (number < 2 && strcmp(program_invocation_short_name, PROGRAMS[number]))
+        number++;
+    if (!path || number == 2)
         return;
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0)

@@ -241,6 +241,17 @@ impl Cluster {
         cluster.acquainted(&[])
     }
 
+    /// Nodes like those of [`Cluster::of_nodes`] whose machines are made up.
+    pub fn fake_of_nodes(count: u8) -> Self {
+        let mut cluster = Self::idle_in(count, Slot::wait_fake());
+        for host in &mut cluster.hosts {
+            host.dist = host.dist.with_file_name("fake");
+            host.steps = Some(Steps::new());
+        }
+        cluster.found(&[]);
+        cluster
+    }
+
     /// Starts a cluster joined by a network in user space that delays, loses,
     /// doubles and reorders packets, as it is told.
     pub fn linked(count: u8, network: Network) -> Self {

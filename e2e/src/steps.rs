@@ -21,6 +21,8 @@ const EVERY: &str = "FORKYARD_E2E_STEPS";
 /// the one it died before.
 const NUMBERS: usize = 16;
 const NAME: usize = 32;
+/// The number of the program.
+const OF: usize = 8;
 
 /// The steps of whatever daemon runs.
 #[derive(Debug)]
@@ -46,7 +48,7 @@ impl Steps {
             .open(folder.path().join("control"))
             .expect("a file");
         control
-            .write_all(&[0; NUMBERS + NAME])
+            .write_all(&[0; NUMBERS + NAME + OF])
             .expect("a small one");
         Self { folder, control }
     }
@@ -58,6 +60,13 @@ impl Steps {
             ("LD_PRELOAD", library(&self.folder).into()),
             ("FORKYARD_STEPS", self.folder.path().join("control").into()),
         ]
+    }
+
+    /// From here on the steps are those of the server of volumes, or of the daemon again.
+    pub fn are_of_blockd(&self, are: bool) {
+        let number = u64::from(are).to_ne_bytes();
+        let at = (NUMBERS + NAME) as u64;
+        self.control.write_all_at(&number, at).expect("written");
     }
 
     /// Counts from here on, and kills the daemon before this one; the first is 1.

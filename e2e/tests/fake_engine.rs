@@ -44,6 +44,10 @@ mod substrates;
 mod tickets;
 #[path = "fake_engine/unattended.rs"]
 mod unattended;
+#[path = "fake_engine/volume_homes.rs"]
+mod volume_homes;
+#[path = "fake_engine/volume_moves.rs"]
+mod volume_moves;
 #[path = "fake_engine/volumes.rs"]
 mod volumes;
 

@@ -34,6 +34,7 @@ mod unit;
 mod usage;
 mod users;
 mod volume;
+mod volume_move;
 mod wanted;
 
 pub use access::*;
@@ -69,4 +70,5 @@ pub use unit::*;
 pub use usage::*;
 pub use users::*;
 pub use volume::*;
+pub use volume_move::*;
 pub use wanted::*;

@@ -5,8 +5,8 @@ mod packed_runs;
 pub use packed_runs::{BadRuns, PackedRuns};
 
 use crate::{
-    Epoch, ForkId, GuestCpu, Handout, ImageId, PageCount, Publish, Terms, VmId, VmName, VmView,
-    VolumeAt,
+    Epoch, ForkId, GuestCpu, Handout, ImageId, PageCount, Publish, Term, Terms, VmId, VmName,
+    VmView, VolumeAt,
 };
 use serde::{Deserialize, Serialize};
 use std::net::Ipv4Addr;
@@ -201,6 +201,9 @@ pub struct PeerVolume {
     pub volume: String,
     /// Snapshots that were sent to other hosts, the oldest first.
     pub sent: Vec<String>,
+    /// Term in which it is at home at the host that it leaves.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub term: Option<Term>,
     /// CPU that the VM was given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cpu: Option<GuestCpu>,

@@ -1,6 +1,6 @@
 //! Volumes: disks that outlive the VMs that write them.
 
-use crate::{ByteCount, VmName, VolumeMirror};
+use crate::{ByteCount, Term, VmName, VolumeMirror, VolumeMoving};
 use serde::{Deserialize, Serialize};
 use std::{fmt, path::PathBuf};
 
@@ -18,6 +18,18 @@ pub struct VolumeView {
     /// copy shortens the way back, and can be removed.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub at: Option<String>,
+    /// Node that has it, in a cluster.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub node: Option<String>,
+    /// Identity, the same on every host that has some of it: 32 hexadecimal digits. None if it cannot be opened.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub id: Option<String>,
+    /// Term in which it is at home here; one more each time it comes to be at home at another host.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub term: Option<Term>,
+    /// Its way to another host, if it is on one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub moving: Option<VolumeMoving>,
     /// VM that writes it, or will when it is started.
     pub vm: Option<VmName>,
     /// True if its blocks are encrypted on the host's disk.

@@ -10,6 +10,8 @@
 //! A VM that is just being handed over is waited for. What comes from a node is never passed on:
 //! there are no loops. If the VM has left meanwhile, that node is told so (421), and looks again.
 
+mod volumes;
+
 use crate::{
     gate::Asker,
     http::Shared,
@@ -63,6 +65,10 @@ pub async fn route(
     let Some(node) = &shared.cluster else {
         return next.run(request).await;
     };
+    let request = match volumes::to_its_node(&shared, node.cluster(), &asker, request).await {
+        Passed::Answered(response) => return response,
+        Passed::Here(request) => request,
+    };
     let request = match &vm {
         Some((vm, _)) if !asker.is_node() => {
             match to_its_node(&shared, node.cluster(), &asker, vm, request).await {
@@ -88,10 +94,10 @@ pub async fn route(
     response
 }
 
-/// Outcome of looking for a VM's node.
-enum Passed {
+/// Outcome of looking for the node of a VM or of a volume.
+pub(super) enum Passed {
     Answered(Response),
-    /// The VM is here, or nowhere.
+    /// It is here, or nowhere.
     Here(Request),
 }
 

@@ -1,6 +1,6 @@
 //! Volumes with a real guest: a disk outlives its VM, forks read it and never write it.
 
-use forkyard_e2e::Host;
+use forkyard_e2e::{Cluster, Host, eventually};
 use forkyard_types::VolumeView;
 
 fn seen(host: &Host, name: &str) -> VolumeView {
@@ -103,4 +103,36 @@ fn a_volume_outlives_its_vm_and_its_servers_and_forks_lie_over_it() {
     host.ok(["volume", "rm", "d"]);
     host.ok(["doctor"]);
     host.end();
+}
+
+#[test]
+fn a_disk_goes_on_at_another_node_with_all_that_its_guest_had_written() {
+    let mut cluster = Cluster::of_nodes(2);
+    cluster.join(1);
+    let (a, b) = (cluster.host(0), cluster.host(1));
+    let run = ["run", "tiny", "--name", "p", "--volume", "d:256M"];
+    a.ok(run);
+    a.sh("p", "echo kept >/root/file; sync");
+    a.ok(["rm", "p"]);
+    b.ok(run);
+    assert_eq!(read(b, "p", "/root/file"), "kept");
+    let node = |host: &Host| seen(host, "d").node;
+    assert_eq!(
+        (node(a).as_deref(), node(b).as_deref()),
+        (Some("h1"), Some("h1"))
+    );
+    // It is one disk, and has one VM.
+    let why = a.fails(["run", "tiny", "--name", "q", "--volume", "d"]);
+    assert!(why.contains("p has volume d"), "{why}");
+    b.sh("p", "echo there >/root/file; sync");
+    b.ok(["rm", "p"]);
+    a.ok(run);
+    assert_eq!(read(a, "p", "/root/file"), "there");
+    a.ok(["rm", "p"]);
+    b.ok(["volume", "rm", "d"]);
+    a.ok(["volume", "rm", "d"]);
+    eventually("no volume", || {
+        b.json::<Vec<VolumeView>>(["volume", "ls"]).is_empty()
+    });
+    cluster.end();
 }

@@ -6,6 +6,7 @@
 //! Invitation  how a host becomes a node; the authority signs for it
 //! Cluster     all of that, wired: nodes, places for clones, clients of other nodes
 //! report      which VMs this node has, for the others to find
+//! volumes     at which node each volume is at home
 //! ```
 //!
 //! Everything shared is in etcd, whose transactions are the only arbiter. A
@@ -26,6 +27,7 @@ mod report;
 mod roll;
 mod tenancy;
 mod tenure;
+mod volumes;
 
 pub use admin::Force;
 pub use cluster::{Allocation, Cluster, PlainEtcd, Settings};
@@ -39,3 +41,4 @@ pub use places::{Claim, Reservation};
 pub use records::{Reach, Whereabouts};
 pub use tenancy::Kept;
 pub use tenure::{Standing, Tenure};
+pub use volumes::VolumeHome;

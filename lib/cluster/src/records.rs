@@ -8,6 +8,7 @@
 //! PREFIX/names/NAME/ID    a Named: on which node the VM of that name is, or
 //!                         that a node is about to make one
 //! PREFIX/families/NUMBER  a Numbered: which family has this number
+//! PREFIX/volumes/ID       a VolumeHome: at which node a volume is at home, in which term
 //! ```
 
 use forkyard_types::{FamilyId, NodeName, VmId, VmView};

@@ -1,6 +1,6 @@
 //! Booting a VM: the founder of a family, or one that [joins](crate::joining) it.
 
-use crate::{Host, HostError, bases::Base, network_of, terms::NewTerms};
+use crate::{Host, HostError, bases::Base, network_of, terms::NewTerms, volumes::Used};
 use forkyard_agent_link::{Guest, Identify, LinkError};
 use forkyard_disk::{Backing, Format};
 use forkyard_network::Ports;
@@ -54,6 +54,8 @@ pub(crate) struct Founded {
     data: Vec<DataVolume>,
     policy: NetworkPolicy,
     ports: Ports,
+    /// Keeps its volumes here until it has opened them.
+    used: Used,
 }
 
 impl Host {
@@ -165,6 +167,11 @@ impl Host {
 
     /// Records a VM as asked for; refuses what cannot be.
     pub(crate) async fn found(&self, request: RunRequest) -> Result<Founded, HostError> {
+        self.bring_for(&request).await?;
+        let root = request.volume.iter().map(|it| &it.name);
+        let volumes = root.chain(request.data.iter().map(|it| &it.name));
+        // Before it is looked whether it may have them.
+        let used = self.guards.take(volumes)?;
         self.check_run(&request)?;
         NewTerms::of(&request)?;
         let ports = self.network.take_ports(&request.network.publish)?;
@@ -186,6 +193,7 @@ impl Host {
             data: request.data,
             policy: request.network,
             ports,
+            used,
         })
     }
 
@@ -290,6 +298,7 @@ impl Host {
             data,
             policy,
             ports,
+            used: _used,
         } = founded;
         let record = vm.record();
         self.make_folders(record.id)?;

@@ -16,7 +16,7 @@ use crate::{
     remote::{IncomingImages, Peering, RemoteClones, order},
     substrate::{Backups, Chosen, Standbys},
     ticket::Tickets,
-    volumes::Blockd,
+    volumes::{Blockd, Guards, MirrorLines, Moves, Supplies},
 };
 use forkyard_capture::{CaptureError, HostAddr, Pages, Region, count};
 use forkyard_disk::QemuImg;
@@ -86,10 +86,12 @@ pub struct Host {
     pub(crate) incoming_images: IncomingImages,
     /// VMs that are on their way here.
     pub(crate) incoming: Incoming,
-    pub(crate) supplies: crate::volumes::Supplies,
+    pub(crate) supplies: Supplies,
     /// Budgets of links to other hosts.
     pub(crate) links: crate::volumes::Links,
-    pub(crate) mirrors: crate::volumes::MirrorLines,
+    pub(crate) mirrors: MirrorLines,
+    pub(crate) guards: Guards,
+    pub(crate) moves: Moves,
     /// Clones that other hosts made for this one.
     pub(crate) remote_clones: RemoteClones,
     /// Clones of theirs that are being ended, because they are no longer awaited.
@@ -187,9 +189,11 @@ impl Host {
             progress: Progress::new(events.clone()),
             forks: UnderWay::default(),
             incoming: Incoming::default(),
-            supplies: crate::volumes::Supplies::default(),
+            supplies: Supplies::default(),
             links,
-            mirrors: crate::volumes::MirrorLines::default(),
+            mirrors: MirrorLines::default(),
+            guards: Guards::default(),
+            moves: Moves::default(),
             remote_clones: RemoteClones::default(),
             pending_removal: Mutex::default(),
             pending_joins: tokio::sync::Mutex::default(),
@@ -202,6 +206,7 @@ impl Host {
         });
         let taken = async {
             host.load_remote_clones()?;
+            host.hold_leaving()?;
             host.adopt_all().await?;
             host.watch_terms()?;
             host.resume_independence()?;

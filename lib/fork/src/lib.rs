@@ -87,6 +87,7 @@ pub use substrate::{Stores, SubstrateError};
 pub use ticket::{Denied, Promise, Share, Tickets, lay_out};
 pub use volumes::SupplyLine;
 pub use volumes::VolumeError;
+pub use volumes::{Home, Homes};
 
 pub use forkyard_vmm::{AccelChoice, Engine, VmmError};
 

@@ -44,12 +44,15 @@ mod refuse;
 mod resolve;
 mod send;
 mod slow;
+mod stream;
 mod together;
 mod volume;
 mod volume_come;
 mod way_back;
 
 pub(crate) use arrive::Incoming;
+pub(crate) use stream::Sending;
+pub(crate) use volume::{HOT, SMALL};
 pub use volume_come::IncomingVolume;
 
 use forkyard_types::ImageId;

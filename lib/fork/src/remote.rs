@@ -39,14 +39,15 @@ pub(crate) use remote_clones::{RemoteClones, late, order};
 pub(crate) use sites::Sites;
 pub(crate) use take::{page_run, received, run, unpacked};
 
-use crate::{Granted, Host, HostError, Lot, Room};
+use crate::{Granted, Homes, Host, HostError, Lot, Room};
 use forkyard_agent_link::Duplex;
 use forkyard_network::Subnet;
 use forkyard_records::{FamilyNo, FamilyRecord};
 use forkyard_types::{
     ApiError, FamilyId, ForkId, ForkProgress, PeerFamiliesRequest, PeerFamiliesResponse,
     PeerForkRequest, PeerForkResponse, PeerHold, PeerMigrated, PeerMigration, PeerSupply,
-    PeerTicketRequest, PeerTicketResponse, SentVolume, VmId, VmName, VmView,
+    PeerTicketRequest, PeerTicketResponse, PeerVolumeAnswer, PeerVolumeStep, SentVolume, VmId,
+    VmName, VmView,
 };
 use futures::future::BoxFuture;
 use std::{
@@ -99,6 +100,12 @@ pub trait Peer: fmt::Debug + Send + Sync {
         wanted: PeerSupply,
     ) -> BoxFuture<'_, Result<Box<dyn Duplex>, ApiError>>;
 
+    /// Has it take a step of a volume's way. If cancelled, it takes it all the same.
+    fn volume_step(
+        &self,
+        step: PeerVolumeStep,
+    ) -> BoxFuture<'_, Result<PeerVolumeAnswer, ApiError>>;
+
     /// Connects to its server of volumes, which holds a copy of a volume from here. Cancel-safe.
     fn hold(
         &self,
@@ -147,6 +154,9 @@ pub trait Neighbours: fmt::Debug + Send + Sync {
     /// Tells whether the host of this name has died or was cut off, as far as all others
     /// can tell; or is gone.
     fn is_lost(&self, name: &str) -> bool;
+
+    /// Authority that says where volumes are at home; none where there is none.
+    fn homes(&self) -> Option<&dyn Homes>;
 
     /// Room for as many clones of a VM as there is, here first; none where no scheduler
     /// hands it out. Cancel-safe.

@@ -23,29 +23,36 @@ mod copies;
 mod data;
 mod doctor;
 mod error;
+mod guard;
+mod homes;
 mod law;
 mod links;
 mod mirrors;
+mod moves;
+mod report;
 mod service;
 mod supply;
+mod view;
 
 pub(crate) use attach::{frozen_at, has_volume};
 pub(crate) use data::{branched, data_disk, frozen, private_name};
 pub(crate) use doctor::LeftVolume;
 pub use error::VolumeError;
+pub(crate) use guard::{Guards, Used};
+pub use homes::{Home, Homes};
 pub(crate) use links::Links;
 pub(crate) use mirrors::MirrorLines;
+pub(crate) use moves::Moves;
 pub(crate) use service::Blockd;
 pub(crate) use supply::Supplies;
 pub use supply::SupplyLine;
 
 use crate::{Host, HostError, blocking::blocking};
-use forkyard_blockd::{Counts, Encrypt, Request, Status, WhenAway};
-use forkyard_records::{VmRecord, VolumeCopy};
+use forkyard_blockd::{Counts, Encrypt, Request};
+use forkyard_records::VmRecord;
 use forkyard_types::{
-    ByteCount, CreateVolume, ExportVolume, PageCount, ResizeVolume, SnapshotVolume, VmName,
-    VolumeAt, VolumeLacking, VolumeMirror, VolumeNeed, VolumeSnapshot, VolumeTuning, VolumeUse,
-    VolumeView, WhenMirrorAway,
+    ByteCount, CreateVolume, ExportVolume, ResizeVolume, SnapshotVolume, VmName, VolumeAt,
+    VolumeUse, VolumeView,
 };
 use std::path::PathBuf;
 
@@ -53,6 +60,8 @@ use std::path::PathBuf;
 const FORK: &str = "fork-";
 /// Beginning of the names of snapshots that are sent to other hosts. No user's snapshot has it.
 pub(crate) const SENT: &str = "sent-";
+/// Beginning of the names of those that moves of volumes end with: with them go all that its user took.
+pub(crate) const SENT_ALL: &str = "sent-all-";
 /// Beginning of the names of snapshots that are held at other hosts. No user's snapshot has it.
 const MIRRORED: &str = "mirror-";
 
@@ -71,11 +80,11 @@ impl Host {
             let all: Vec<_> = blockd.names()?.into_iter().filter_map(seen).collect();
             Ok::<_, VolumeError>(all)
         });
-        let (records, copies) = (self.store.vms()?, self.store.copies()?);
+        let (records, known) = (self.store.vms()?, self.known()?);
         // Nor are those of clones that have moved here.
         let all = all.await?.into_iter();
         let all = all.filter(|(name, _)| !is_private(&records, name));
-        all.map(|(name, seen)| view(name, seen, &records, &copies))
+        all.map(|(name, seen)| self.view_of_volume(name, seen, (&records, &known)))
             .collect()
     }
 
@@ -90,7 +99,7 @@ impl Host {
         let volume = known_name(name)?;
         let (blockd, name) = (self.blockd.clone(), volume.clone());
         let seen = blocking(move || Ok::<_, VolumeError>(blockd.inspect(&name))).await?;
-        view(volume, seen, &self.store.vms()?, &self.store.copies()?)
+        self.view_of_volume(volume, seen, (&self.store.vms()?, &self.known()?))
     }
 
     /// Makes a volume: of zeroes, of an image's disk, or of a raw disk. None is left if that fails.
@@ -111,6 +120,7 @@ impl Host {
             }
             (encrypted, key) => encrypted.then_some(Encrypt { key }),
         };
+        let _used = self.guards.take([&name])?;
         let source = match (image, file) {
             (Some(_), Some(_)) => {
                 let text = "a volume is a copy of an image or of a file, not of both";
@@ -151,9 +161,11 @@ impl Host {
                 return Err(HostError::Invalid(text));
             }
         }
-        self.refuse_copy(&known_name(name)?)?;
+        let volume = known_name(name)?;
+        let _used = self.guards.take([&volume])?;
+        self.refuse_copy(&volume)?;
         let taken = Request::Snapshot {
-            name: known_name(name)?.to_string(),
+            name: volume.to_string(),
             snapshot: request.name.to_string(),
             at_once: false,
         };
@@ -168,6 +180,7 @@ impl Host {
         snapshot: &str,
     ) -> Result<VolumeView, HostError> {
         let volume = known_name(name)?;
+        let _used = self.guards.take([&volume])?;
         let seen = self.volume(name).await?;
         let mut snapshots = seen.snapshots.iter();
         let vms = snapshots.find(|it| it.name == snapshot).map(|it| &it.vms);
@@ -194,6 +207,7 @@ impl Host {
         request: ResizeVolume,
     ) -> Result<VolumeView, HostError> {
         let volume = known_name(name)?;
+        let _used = self.guards.take([&volume])?;
         self.refuse_in_use(&volume)?;
         self.refuse_copy(&volume)?;
         self.ask_blockd(Request::Resize {
@@ -207,6 +221,7 @@ impl Host {
     /// Removes a volume that no VM has, or lies over. Says what it was.
     pub async fn remove_volume(&self, name: &str) -> Result<VolumeView, HostError> {
         let volume = known_name(name)?;
+        let _used = self.guards.take([&volume])?;
         let gone = self.volume(name).await?;
         self.refuse_in_use(&volume)?;
         let records = self.store.vms()?;
@@ -218,12 +233,15 @@ impl Host {
             .into());
         }
         let copy = self.copy_of(&volume)?;
-        if copy.is_some_and(|copy| copy.arriving.is_some()) {
+        if copy.as_ref().is_some_and(|copy| copy.arriving.is_some()) {
             return self.refuse_copy(&volume).map(|()| gone);
         }
         let name = volume.to_string();
         self.ask_blockd(Request::Remove { name }).await?;
-        self.store.remove_copy(&volume)?;
+        self.store.forget_volume(&volume)?;
+        if copy.is_none() {
+            self.forget_home(&gone).await;
+        }
         Ok(gone)
     }
 
@@ -235,6 +253,11 @@ impl Host {
         request: ExportVolume,
     ) -> Result<VolumeView, HostError> {
         let volume = known_name(name)?;
+        // Snapshots do not change, whatever becomes of the volume.
+        let _used = match request.snapshot {
+            None => Some(self.guards.take([&volume])?),
+            Some(_) => None,
+        };
         if !request.file.is_absolute() {
             let text = format!("{} is no absolute path", request.file.display());
             return Err(HostError::Invalid(text));
@@ -255,6 +278,7 @@ impl Host {
     /// Makes a volume.
     async fn make_volume(&self, volume: &VmName, made: NewVolume) -> Result<(), HostError> {
         self.refuse_copy(volume)?;
+        self.refuse_named_elsewhere(volume).await?;
         let (blockd, name) = (self.blockd.clone(), volume.to_string());
         let NewVolume {
             size,
@@ -274,7 +298,14 @@ impl Host {
                 encrypt,
             },
         };
-        blocking(move || blockd.ask(&request).map(drop)).await
+        blocking(move || blockd.ask(&request).map(drop)).await?;
+        // One that the cluster does not hear of is made nowhere.
+        let entered = self.may_open(volume).await;
+        if entered.is_err() {
+            let name = volume.to_string();
+            self.ask_blockd(Request::Remove { name }).await?;
+        }
+        entered
     }
 
     /// Refuses a volume that is there and not encrypted, if it is to be.
@@ -374,91 +405,6 @@ fn lies_over(record: &VmRecord, at: &VolumeAt) -> bool {
 fn over(records: &[VmRecord], at: &VolumeAt) -> Vec<VmName> {
     let over = records.iter().filter(|it| lies_over(it, at));
     over.map(|record| record.name.clone()).collect()
-}
-
-/// Describes a volume, also one that cannot be opened.
-fn view(
-    name: VmName,
-    seen: Result<Status, VolumeError>,
-    records: &[VmRecord],
-    copies: &[VolumeCopy],
-) -> Result<VolumeView, HostError> {
-    let copy = copies.iter().find(|copy| copy.volume == name);
-    let at = copy.map(|copy| copy.at.clone());
-    let vm = writer_of(records, &name).map(|vm| vm.name.clone());
-    let status = match seen {
-        Ok(status) => status,
-        Err(error) if error.is_of_volume() => {
-            return Ok(VolumeView {
-                name,
-                size: ByteCount::default(),
-                stored: ByteCount::default(),
-                at,
-                vm,
-                encrypted: error.is_of_key(),
-                key_file: None,
-                law: None,
-                mirrors: Vec::new(),
-                epoch: 0,
-                snapshots: Vec::new(),
-                lacking: Vec::new(),
-                needed_by: Vec::new(),
-                failure: Some(HostError::from(error).to_api().message),
-            });
-        }
-        Err(error) => return Err(error.into()),
-    };
-    let snapshots = status.snapshots.into_iter().map(|it| VolumeSnapshot {
-        vms: over(
-            records,
-            &VolumeAt {
-                volume: name.clone(),
-                snapshot: it.name.clone(),
-            },
-        ),
-        name: it.name,
-        size: ByteCount(it.size),
-    });
-    Ok(VolumeView {
-        size: ByteCount(status.size),
-        stored: ByteCount(status.written),
-        at,
-        vm,
-        encrypted: status.key.is_some(),
-        key_file: status.key.map(|path| path.display().to_string()),
-        failure: None,
-        epoch: status.epoch,
-        mirrors: { status.mirrors.into_iter() }
-            .map(|it| VolumeMirror {
-                host: it.host,
-                is_there: it.is_there,
-                behind: it.behind,
-                is_promoted: it.is_promoted,
-                away: match status.when_away {
-                    WhenAway::Wait => WhenMirrorAway::Wait,
-                    WhenAway::GoOn => WhenMirrorAway::GoOn,
-                },
-            })
-            .collect(),
-        law: Some(VolumeTuning {
-            k: status.k,
-            s: status.s,
-        }),
-        snapshots: snapshots.collect(),
-        lacking: { status.lacking.into_iter() }
-            .map(|it| VolumeLacking {
-                size: PageCount(it.blocks).bytes().unwrap_or_default(),
-                at: it.host,
-            })
-            .collect(),
-        needed_by: { status.needs.into_iter() }
-            .map(|it| VolumeNeed {
-                host: it.by,
-                snapshot: it.snapshot,
-            })
-            .collect(),
-        name,
-    })
 }
 
 fn known_name(name: &str) -> Result<VmName, HostError> {

@@ -26,6 +26,8 @@ use tokio::{sync::Notify, time::timeout};
 const REPORT: Duration = Duration::from_secs(1);
 /// Longest wait of an answer for the cluster to have been told.
 const TOLD: Duration = Duration::from_secs(3);
+/// Time between reports of volumes, which tell the cluster themselves of what is done to them.
+const VOLUMES: Duration = Duration::from_secs(5);
 /// Time between looks of a fenced node for VMs to hold still.
 const LOOK: Duration = Duration::from_secs(1);
 /// File in the cluster's folder that lists the VMs that a fence holds still.
@@ -86,6 +88,7 @@ impl Node {
         tokio::join!(
             self.keep_reporting(host),
             self.keep_fence(host),
+            self.keep_reporting_volumes(host),
             closed::keep_cluster(self.cluster(), host),
             tenants::keep(self.cluster(), host),
             news::tell(self.cluster(), host)
@@ -115,6 +118,22 @@ impl Node {
         }
         // What was not told now is told soon.
         self.0.changed.notify_one();
+    }
+
+    /// Tells the cluster of this host's volumes, and learns of those that are at home elsewhere.
+    async fn keep_reporting_volumes(&self, host: &Arc<Host>) {
+        loop {
+            let host = host.clone();
+            // On a task of its own: what is begun is to be ended.
+            let told = tokio::spawn(async move { host.report_volumes().await }).await;
+            if let Ok(Err(error)) = told {
+                tracing::debug!(
+                    error = &error as &dyn Error,
+                    "the cluster does not hear of volumes"
+                );
+            }
+            tokio::time::sleep(VOLUMES).await;
+        }
     }
 
     async fn try_report(&self, host: &Host) {

@@ -13,38 +13,25 @@
 //! made of it, TLS above all, is kept until it has changed. It
 //! holds secrets, and is refused if others than its owner may read it.
 
-use crate::{CLONES, MIGRATIONS, tenants};
-use forkyard_api_client::{Client, ClientError, Line, Place, Trust, UploadError};
+mod daemon;
+
+use crate::tenants;
+use daemon::Daemon;
+use forkyard_api_client::{Client, ClientError, Place, Trust};
 use forkyard_cluster::Cluster;
-use forkyard_fork::{Duplex, FamilyNo, Granted, HERE, Lot, Neighbours, Peer, Room};
-use forkyard_sys_host::tcp::round_trip;
-use forkyard_types::{
-    ApiError, ErrorKind, FamilyId, ForkId, ForkProgress, PeerFamiliesRequest, PeerFamiliesResponse,
-    PeerForkRequest, PeerForkResponse, PeerHold, PeerMigrated, PeerMigration, PeerSupply,
-    PeerTicketRequest, PeerTicketResponse, SentVolume, TokenSecret, VmId, VmName, VmView,
-};
+use forkyard_fork::{FamilyNo, Granted, HERE, Homes, Lot, Neighbours, Peer, Room};
+use forkyard_types::{ApiError, ErrorKind, FamilyId, TokenSecret, VmView};
 use futures::future::{BoxFuture, FutureExt, ready};
-use hyper::Method;
 use serde::Deserialize;
 use std::{
     collections::BTreeMap,
     error::Error,
     fs,
-    net::{IpAddr, SocketAddr},
+    net::SocketAddr,
     os::unix::fs::PermissionsExt,
     path::PathBuf,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
-    time::Duration,
 };
-use tokio::{
-    net::{TcpStream, UnixStream, lookup_host},
-    time::timeout,
-};
-
-/// Looks at a round trip, of which the shortest counts: the first may have to find the way.
-const TRIPS: usize = 2;
-/// Longest that one is waited for.
-const LONGEST_TRIP: Duration = Duration::from_secs(2);
 
 /// The peers of a file.
 #[derive(Clone, Debug)]
@@ -92,17 +79,6 @@ struct Entry {
 /// The other nodes of a cluster.
 #[derive(Debug)]
 pub struct Nodes(pub Cluster);
-
-/// A peer whose daemon is asked over the network.
-#[derive(Debug)]
-struct Daemon {
-    name: String,
-    client: Client,
-    /// Cluster, which knows whose a family is.
-    cluster: Option<Cluster>,
-    /// On which steps of migrations go, one after the other.
-    line: tokio::sync::Mutex<Line>,
-}
 
 impl PeersFile {
     /// The peers of the file at `path`, which need not be there yet.
@@ -172,14 +148,23 @@ impl Neighbours for PeersFile {
     fn find(&self, name: &str) -> Result<Arc<dyn Peer>, ApiError> {
         let mut known = self.read()?;
         let listing = &known.listing;
-        let entry = listing.peer.get(name).ok_or_else(|| {
-            let known: Vec<_> = listing.peer.keys().map(String::as_str).collect();
-            ApiError {
-                kind: ErrorKind::NotFound,
-                message: format!("no such peer is in {}", self.path.display()),
-                hint: Some(format!("it names: {}", known.join(", "))),
-            }
-        })?;
+        // By its name, or by its address.
+        let is_at = |(_, entry): &(&String, &Entry)| match entry.url.parse::<Place>() {
+            Ok(Place::Network { host, port }) => name == host || name == format!("{host}:{port}"),
+            Ok(Place::Socket(_)) | Err(_) => false,
+        };
+        let named = listing.peer.get_key_value(name);
+        let named = named.or_else(|| listing.peer.iter().find(is_at));
+        let (name, entry) = named
+            .map(|(name, entry)| (name.clone(), entry))
+            .ok_or_else(|| {
+                let known: Vec<_> = listing.peer.keys().map(String::as_str).collect();
+                ApiError {
+                    kind: ErrorKind::NotFound,
+                    message: format!("no such peer is in {}", self.path.display()),
+                    hint: Some(format!("it names: {}", known.join(", "))),
+                }
+            })?;
         let place = entry
             .url
             .parse::<Place>()
@@ -193,7 +178,7 @@ impl Neighbours for PeersFile {
             Trust::Authorities(path) => fs::read(path).ok(),
             Trust::Pinned(_) | Trust::System => None,
         };
-        if let Some(kept) = known.peers.get(name)
+        if let Some(kept) = known.peers.get(&name)
             && kept.authorities == authorities
         {
             return Ok(kept.daemon.clone());
@@ -201,7 +186,7 @@ impl Neighbours for PeersFile {
         let token = entry.token.clone();
         let client = Client::at(place, Some(token), &trust).map_err(|e| told(&e))?;
         let daemon = Arc::new(Daemon {
-            name: name.to_owned(),
+            name: name.clone(),
             line: client.line().into(),
             client,
             cluster: None,
@@ -210,13 +195,18 @@ impl Neighbours for PeersFile {
             authorities,
             daemon: daemon.clone(),
         };
-        known.peers.insert(name.to_owned(), kept);
+        known.peers.insert(name, kept);
         Ok(daemon)
     }
 
     /// One that the file names no more may be named again.
     fn is_gone(&self, _: &str) -> bool {
         false
+    }
+
+    /// Each host's own records decide.
+    fn homes(&self) -> Option<&dyn Homes> {
+        None
     }
 
     /// They do not tell each other which numbers they have given.
@@ -253,12 +243,15 @@ impl Neighbours for Nodes {
     }
 
     fn find(&self, name: &str) -> Result<Arc<dyn Peer>, ApiError> {
-        let node = name
-            .parse()
-            .map_err(|error| invalid(format!("{name:?} is no node: {error}")))?;
+        let node = match self.0.node_at(name) {
+            Some(node) => node,
+            None => name
+                .parse()
+                .map_err(|error| invalid(format!("{name:?} is no node: {error}")))?,
+        };
         let client = self.0.client(&node).map_err(|error| error.to_api())?;
         Ok(Arc::new(Daemon {
-            name: name.to_owned(),
+            name: node.to_string(),
             line: client.line().into(),
             client,
             cluster: Some(self.0.clone()),
@@ -271,6 +264,10 @@ impl Neighbours for Nodes {
 
     fn is_lost(&self, name: &str) -> bool {
         name.parse().is_ok_and(|node| self.0.is_lost(&node))
+    }
+
+    fn homes(&self) -> Option<&dyn Homes> {
+        Some(self)
     }
 
     fn claim(&self, number: FamilyNo, family: FamilyId) -> BoxFuture<'_, Result<bool, ApiError>> {
@@ -300,172 +297,6 @@ impl Neighbours for Nodes {
         asked
             .map(|answer| answer.map(Some).map_err(|error| error.to_api()))
             .boxed()
-    }
-}
-
-impl Daemon {
-    /// The client of it that asks for a family's owner, if it has one.
-    fn for_owner(&self, family: Option<FamilyId>) -> Client {
-        let cluster = self.cluster.as_ref();
-        match cluster.and_then(|it| it.owner(family?)) {
-            Some(user) => self.client.clone().on_behalf_of(&user),
-            None => self.client.clone(),
-        }
-    }
-
-    /// Connects to what a path leads to, by an upgraded request.
-    fn upgraded(&self, path: String) -> BoxFuture<'_, Result<Box<dyn Duplex>, ApiError>> {
-        let asked = async move { self.client.upgraded(&path).await };
-        asked
-            .map(|answer| match answer {
-                Ok(stream) => Ok(Box::new(stream) as Box<dyn Duplex>),
-                Err(error) => Err(told(&error)),
-            })
-            .boxed()
-    }
-}
-
-impl Peer for Daemon {
-    fn name(&self) -> &str {
-        &self.name
-    }
-
-    fn address(&self) -> Option<IpAddr> {
-        match self.client.place() {
-            Place::Network { host, .. } => host.parse().ok(),
-            Place::Socket(_) => None,
-        }
-    }
-
-    /// Measured by the kernels, and so the same on a busy host.
-    fn round_trip(&self) -> BoxFuture<'_, Option<Duration>> {
-        let Place::Network { host, port } = self.client.place() else {
-            return ready(None).boxed();
-        };
-        let measured = async move {
-            let at = lookup_host((host, port)).await.ok()?.next()?;
-            let mut least: Option<Duration> = None;
-            for _ in 0..TRIPS {
-                let connected = timeout(LONGEST_TRIP, TcpStream::connect(at)).await;
-                let took = round_trip(&connected.ok()?.ok()?).ok()?;
-                least = Some(least.map_or(took, |least| least.min(took)));
-            }
-            least
-        };
-        measured.boxed()
-    }
-
-    fn clones(
-        &self,
-        request: PeerForkRequest,
-    ) -> BoxFuture<'_, Result<PeerForkResponse, ApiError>> {
-        let client = self.for_owner(Some(request.handout.family.id));
-        let asked = async move { client.post(CLONES, &request).await };
-        asked.map(|answer| answer.map_err(|e| told(&e))).boxed()
-    }
-
-    fn migration(&self, step: PeerMigration) -> BoxFuture<'_, Result<PeerMigrated, ApiError>> {
-        let family = match &step {
-            PeerMigration::Prepare(prepare) => Some(prepare.first.family.id),
-            PeerMigration::Volume(_)
-            | PeerMigration::Cpu(_)
-            | PeerMigration::Kept(_)
-            | PeerMigration::Round(_)
-            | PeerMigration::Expect(_)
-            | PeerMigration::Land(_)
-            | PeerMigration::LandTogether(_)
-            | PeerMigration::End(_) => None,
-        };
-        let cluster = self.cluster.as_ref();
-        let user = cluster.and_then(|it| it.owner(family?));
-        let asked = async move {
-            // One that is busy with another VM is not waited for.
-            let Ok(mut line) = self.line.try_lock() else {
-                return self.for_owner(family).post(MIGRATIONS, &step).await;
-            };
-            line.on_behalf_of(user.as_deref());
-            line.post(MIGRATIONS, &step).await
-        };
-        asked.map(|answer| answer.map_err(|e| told(&e))).boxed()
-    }
-
-    fn volume(
-        &self,
-        migration: ForkId,
-        SentVolume { volume, snapshot }: SentVolume,
-        stream: UnixStream,
-    ) -> BoxFuture<'_, Result<PeerMigrated, ApiError>> {
-        let path = format!("{MIGRATIONS}/{migration}/volume?volume={volume}&snapshot={snapshot}");
-        let sent = async move { self.client.upload(&path, None, stream, |_| ()).await };
-        sent.map(|answer| {
-            answer.map_err(|error| match error {
-                UploadError::Client(error) => told(&error),
-                UploadError::Source(_) | _ => invalid("the volume cannot be read".into()),
-            })
-        })
-        .boxed()
-    }
-
-    fn commands(&self, migration: ForkId) -> BoxFuture<'_, Result<Box<dyn Duplex>, ApiError>> {
-        let path = format!("{MIGRATIONS}/{migration}/commands");
-        self.upgraded(path)
-    }
-
-    fn supply(
-        &self,
-        volume: &VmName,
-        PeerSupply { id, snapshot, fill }: PeerSupply,
-    ) -> BoxFuture<'_, Result<Box<dyn Duplex>, ApiError>> {
-        let path =
-            format!("/v1/peer/volumes/{volume}/supply?id={id}&snapshot={snapshot}&fill={fill}");
-        self.upgraded(path)
-    }
-
-    fn hold(
-        &self,
-        volume: &VmName,
-        PeerHold { id, from }: PeerHold,
-    ) -> BoxFuture<'_, Result<Box<dyn Duplex>, ApiError>> {
-        let from = forkyard_api_client::escaped(&from);
-        let path = format!("/v1/peer/volumes/{volume}/hold?id={id}&from={from}");
-        self.upgraded(path)
-    }
-
-    fn families(
-        &self,
-        request: PeerFamiliesRequest,
-    ) -> BoxFuture<'_, Result<PeerFamiliesResponse, ApiError>> {
-        let asked = async move { self.client.post("/v1/peer/families", &request).await };
-        asked.map(|answer| answer.map_err(|e| told(&e))).boxed()
-    }
-
-    fn ticket(
-        &self,
-        request: PeerTicketRequest,
-    ) -> BoxFuture<'_, Result<PeerTicketResponse, ApiError>> {
-        let asked = async move { self.client.post("/v1/peer/ticket", &request).await };
-        asked.map(|answer| answer.map_err(|e| told(&e))).boxed()
-    }
-
-    fn forks(&self, parent: VmId) -> BoxFuture<'_, Result<Vec<ForkProgress>, ApiError>> {
-        let asked = async move {
-            let path = format!("/v1/vms/{parent}/forks");
-            self.client.call(Method::GET, &path).await
-        };
-        asked.map(|answer| answer.map_err(|e| told(&e))).boxed()
-    }
-
-    fn vms(&self) -> BoxFuture<'_, Result<Vec<VmView>, ApiError>> {
-        let asked = self.client.call(Method::GET, "/v1/vms");
-        asked.map(|answer| answer.map_err(|e| told(&e))).boxed()
-    }
-
-    fn remove(&self, vm: VmId) -> BoxFuture<'_, Result<VmView, ApiError>> {
-        let asked = async move {
-            let path = format!("/v1/vms/{vm}");
-            self.client.call(Method::DELETE, &path).await
-        };
-        asked.map(|answer| answer.map_err(|e| told(&e))).boxed()
     }
 }
 

@@ -5,7 +5,7 @@ use crate::{
     row::{optional, parsed},
 };
 use forkyard_types::{ForkId, VmName};
-use rusqlite::params;
+use rusqlite::{Connection, params};
 
 /// Copy here of another host's volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,18 +26,7 @@ pub struct VolumeCopy {
 impl Store {
     /// Records a copy, or what becomes of it. It survives a power cut.
     pub fn put_copy(&self, copy: &VolumeCopy) -> Result<(), StoreError> {
-        let put = self.lock().execute(
-            "INSERT INTO volume_copy VALUES (?1, ?2, ?3, ?4, ?5)
-             ON CONFLICT (volume) DO UPDATE SET home = ?2, arriving = ?3, is_new = ?4, id = ?5",
-            params![
-                copy.volume.as_str(),
-                copy.at,
-                copy.arriving.as_ref().map(ForkId::as_str),
-                copy.is_new,
-                copy.id
-            ],
-        );
-        put.map_err(self.failed())?;
+        put(&self.lock(), copy).map_err(self.failed())?;
         self.flush()
     }
 
@@ -71,6 +60,22 @@ impl Store {
             .map_err(self.failed())?;
         rows.collect::<Result<_, _>>().map_err(self.failed())
     }
+}
+
+pub(crate) fn put(connection: &Connection, copy: &VolumeCopy) -> rusqlite::Result<()> {
+    connection
+        .execute(
+            "INSERT INTO volume_copy VALUES (?1, ?2, ?3, ?4, ?5)
+             ON CONFLICT (volume) DO UPDATE SET home = ?2, arriving = ?3, is_new = ?4, id = ?5",
+            params![
+                copy.volume.as_str(),
+                copy.at,
+                copy.arriving.as_ref().map(ForkId::as_str),
+                copy.is_new,
+                copy.id
+            ],
+        )
+        .map(drop)
 }
 
 #[cfg(test)]

@@ -26,6 +26,7 @@ mod terms;
 mod ticket;
 mod token;
 mod vm;
+mod volume_moves;
 
 pub use copies::VolumeCopy;
 pub use error::StoreError;
@@ -35,6 +36,7 @@ pub use span::{FamilyTunnel, Loan, Teller};
 pub use substrate::SubstrateRecord;
 pub use token::TokenRecord;
 pub use vm::{Birth, VmRecord};
+pub use volume_moves::{KnownTerm, VolumeMove};
 
 use rusqlite::Connection;
 use std::{

@@ -34,6 +34,15 @@ pub fn json(value: &impl Serialize) -> rusqlite::Result<String> {
     serde_json::to_string(value).map_err(|e| rusqlite::Error::ToSqlConversionFailure(e.into()))
 }
 
+/// Error for a number that cannot be.
+pub fn damaged_number(
+    row: &Row<'_>,
+    column: &str,
+    error: std::num::TryFromIntError,
+) -> rusqlite::Error {
+    damaged(row, column, error)
+}
+
 fn damaged(
     row: &Row<'_>,
     column: &str,

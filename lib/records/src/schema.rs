@@ -5,7 +5,7 @@ use rusqlite::Connection;
 use std::path::Path;
 
 /// One step a version; never edited once released.
-const STEPS: [&str; 24] = [
+const STEPS: [&str; 25] = [
     "
     CREATE TABLE family (
         id TEXT PRIMARY KEY NOT NULL,
@@ -191,6 +191,33 @@ const STEPS: [&str; 24] = [
     "
     ALTER TABLE vm ADD COLUMN booted INTEGER NOT NULL DEFAULT 0;
     UPDATE vm SET booted = memory;
+",
+    // Terms in which volumes are at home at hosts, and moves of theirs that are not settled.
+    "
+    CREATE TABLE volume_term (
+        volume TEXT PRIMARY KEY NOT NULL,
+        id TEXT NOT NULL,
+        term INTEGER NOT NULL
+    ) STRICT;
+    CREATE TABLE volume_leaving (
+        volume TEXT PRIMARY KEY NOT NULL,
+        id TEXT NOT NULL,
+        peer TEXT NOT NULL,
+        migration TEXT NOT NULL,
+        term INTEGER NOT NULL
+    ) STRICT;
+    CREATE TABLE volume_landing (
+        volume TEXT PRIMARY KEY NOT NULL,
+        id TEXT NOT NULL,
+        peer TEXT NOT NULL,
+        migration TEXT NOT NULL,
+        term INTEGER NOT NULL
+    ) STRICT;
+    CREATE TABLE volume_landed (
+        migration TEXT PRIMARY KEY NOT NULL,
+        volume TEXT NOT NULL,
+        term INTEGER NOT NULL
+    ) STRICT;
 ",
 ];
 

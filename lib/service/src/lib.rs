@@ -27,6 +27,7 @@ pub mod reply;
 pub mod streams;
 pub mod unreadable;
 pub mod upgrade;
+pub mod volume_way;
 
 pub use passing::{changes, strip};
 

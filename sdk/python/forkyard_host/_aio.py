@@ -179,6 +179,14 @@ class AsyncForkyard:
         """Make a copy a volume that is at home here; see Forkyard.promote_volume."""
         return dict(await self._end.ask(_calls.promote_volume(name)))
 
+    async def move_volume(self, name: str, to: str, *, disk: str = "auto") -> dict[str, Any]:
+        """Move a volume that no VM has to another host; see Forkyard.move_volume."""
+        return dict(await self._end.ask(_calls.move_volume(name, to, disk)))
+
+    async def bring_volume(self, name: str, from_host: str | None = None, *, disk: str = "auto") -> dict[str, Any]:
+        """Move a volume that no VM has here; see Forkyard.bring_volume."""
+        return dict(await self._end.ask(_calls.bring_volume(name, from_host, disk)))
+
     async def links(self) -> list[dict[str, Any]]:
         """Links to other hosts; see Forkyard.links."""
         return list(await self._end.ask(_calls.links()))

@@ -185,6 +185,16 @@ def promote_volume(name: str) -> Call:
     return Call("POST", of_volume(name, "promote"))
 
 
+def move_volume(name: str, to: str, disk: str) -> Call:
+    """Moves a volume to another host."""
+    return Call("POST", of_volume(name, "move"), {"to": to, "disk": disk})
+
+
+def bring_volume(name: str, from_host: str | None, disk: str) -> Call:
+    """Moves a volume to the host that is asked."""
+    return Call("POST", of_volume(name, "bring"), {"from": from_host, "disk": disk})
+
+
 def links() -> Call:
     """Lists links to other hosts."""
     return Call("GET", "/v1/links")

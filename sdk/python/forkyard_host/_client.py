@@ -224,6 +224,14 @@ class Forkyard:
         """Make a copy that is held for another host a volume that is at home here; that host is fenced."""
         return dict(self._end.ask(_calls.promote_volume(name)))
 
+    def move_volume(self, name: str, to: str, *, disk: str = "auto") -> dict[str, Any]:
+        """Move a volume that no VM has, with its snapshots, to another host or node. `disk`: what is sent before it is at home there, "ahead" (all), "on-demand" or "auto"."""
+        return dict(self._end.ask(_calls.move_volume(name, to, disk)))
+
+    def bring_volume(self, name: str, from_host: str | None = None, *, disk: str = "auto") -> dict[str, Any]:
+        """Move a volume that no VM has here, from this host; in a cluster, from the node that has it."""
+        return dict(self._end.ask(_calls.bring_volume(name, from_host, disk)))
+
     def links(self) -> list[dict[str, Any]]:
         """Links to other hosts, with their budgets and what was sent today."""
         return list(self._end.ask(_calls.links()))

@@ -11,6 +11,7 @@ import type {
   RunRequest,
   SubstrateInspect,
   SubstrateView,
+  VolumeMoved,
   VolumeView,
   VolumeWhy,
 } from "./generated.js";
@@ -218,6 +219,28 @@ export class Forkyard {
   async promoteVolume(name: string, options?: CallOptions): Promise<VolumeView> {
     const words = { path: { name } };
     return await call(this.#endpoint, "post", "/v1/volumes/{name}/promote", words, options);
+  }
+
+  /** Moves a volume that no VM has, with its snapshots, to another host or node. */
+  async moveVolume(
+    name: string,
+    to: string,
+    options: CallOptions & { disk?: "auto" | "ahead" | "on-demand" } = {},
+  ): Promise<VolumeMoved> {
+    const words = { path: { name }, body: { to, disk: options.disk ?? "auto" } };
+    return await call(this.#endpoint, "post", "/v1/volumes/{name}/move", words, options);
+  }
+
+  /** Moves a volume that no VM has here; in a cluster, from the node that has it. */
+  async bringVolume(
+    name: string,
+    options: CallOptions & { from?: string; disk?: "auto" | "ahead" | "on-demand" } = {},
+  ): Promise<VolumeMoved> {
+    const words = {
+      path: { name },
+      body: { from: options.from ?? null, disk: options.disk ?? "auto" },
+    };
+    return await call(this.#endpoint, "post", "/v1/volumes/{name}/bring", words, options);
   }
 
   /** Removes a volume that no VM has, with its snapshots. */

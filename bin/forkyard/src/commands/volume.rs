@@ -1,5 +1,6 @@
 //! `volume`: disks that outlive the VMs that write them.
 
+mod moves;
 mod show;
 mod why;
 
@@ -105,6 +106,17 @@ pub enum Volume {
         #[arg(long, default_value = "wait", value_parser = away)]
         away: WhenMirrorAway,
     },
+    /// Move a volume that no VM has to another host, with its snapshots. What stays here is a copy, which makes
+    /// the way back short. A volume that a VM has moves with it: `forkyard migrate`.
+    #[command(
+        after_help = "Examples:\n  forkyard volume move pg --to h1\n  forkyard volume move pg --to 10.0.0.2 --disk on-demand -o json"
+    )]
+    Move(moves::Move),
+    /// Move a volume that no VM has here, from the host that it is at.
+    #[command(
+        after_help = "Examples:\n  forkyard volume bring pg\n  forkyard volume bring pg --from h0"
+    )]
+    Bring(moves::Bring),
     /// Make a copy that this host holds for another one a volume that is at home here, as it was at the last
     /// flush that is held here. The other host is fenced: its writer writes nothing any more once it hears of it.
     #[command(
@@ -173,11 +185,11 @@ impl Encryption {
 pub struct Disks {
     /// Volume that is its root disk. One that does not exist is made as a copy of the image's disk,
     /// of the size that is said; with `encrypted`, its blocks are encrypted on the host's disk.
-    #[arg(long, value_name = "NAME[:SIZE][:encrypted]", value_parser = root_volume, conflicts_with_all = ["node", "spread"])]
+    #[arg(long, value_name = "NAME[:SIZE][:encrypted]", value_parser = root_volume)]
     pub volume: Option<RootVolume>,
     /// Volume that is a disk of it beside that, /dev/disk/by-id/virtio-NAME; may be repeated. With a
     /// size it is made if there is none; with `ro`, or of a snapshot, any number of VMs may read it.
-    #[arg(long, value_name = "NAME[@SNAPSHOT][:SIZE][:ro][:encrypted]", value_parser = data_volume, conflicts_with_all = ["node", "spread"])]
+    #[arg(long, value_name = "NAME[@SNAPSHOT][:SIZE][:ro][:encrypted]", value_parser = data_volume)]
     pub data: Vec<DataVolume>,
 }
 
@@ -345,6 +357,8 @@ pub async fn volume(client: &Client, format: Format, command: Volume) -> anyhow:
             let path = format!("{}/promote", path(&name));
             client.call(Method::POST, &path).await?
         }
+        Volume::Move(wanted) => return moves::move_to(client, format, wanted).await,
+        Volume::Bring(wanted) => return moves::bring(client, format, wanted).await,
         Volume::Resize { name, size } => {
             let path = format!("{}/resize", path(&name));
             client.post(&path, &ResizeVolume { size }).await?

@@ -18,7 +18,7 @@ use forkyard_node::Node;
 use forkyard_types::{
     ApiError, ErrorKind, ForkId, PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest,
     PeerForkResponse, PeerHold, PeerMigrated, PeerMigration, PeerSupply, PeerTicketRequest,
-    PeerTicketResponse, SentVolume,
+    PeerTicketResponse, PeerVolumeAnswer, PeerVolumeStep, SentVolume,
 };
 use futures::StreamExt;
 use hyper_util::rt::TokioIo;
@@ -177,6 +177,37 @@ pub async fn supply(
         }
     });
     Ok(upgrade::switching())
+}
+
+/// Take a step of a volume's way from host to host. In a cluster its nodes alone may ask.
+#[utoipa::path(post, path = "/v1/peer/volumes", operation_id = "volume_step", tag = "peers", request_body = PeerVolumeStep,
+    responses((status = 200, body = PeerVolumeAnswer, description = "Stage of the move"), Refusal))]
+pub async fn volumes(
+    State(host): State<Arc<Host>>,
+    Neighbour(asker): Neighbour,
+    Input(mut step): Input<PeerVolumeStep>,
+) -> Answer<PeerVolumeAnswer> {
+    // A node is known by its certificate, whatever it says. Any other host that asks is looked for among
+    // those that are known here.
+    let node = match &asker {
+        Asker::Node(node, _) => Some(node.to_string()),
+        Asker::Host | Asker::User(_) | Asker::Guest => None,
+    };
+    match (&mut step, node) {
+        (PeerVolumeStep::Give(give), node) => give.to = node,
+        (PeerVolumeStep::Prepare(prepare), Some(node)) => prepare.from = node,
+        (
+            PeerVolumeStep::Prepare(_)
+            | PeerVolumeStep::Land(_)
+            | PeerVolumeStep::End(_)
+            | PeerVolumeStep::Awaits { .. },
+            _,
+        ) => {}
+    }
+    // Spawned: a host that goes away must not leave half a move.
+    Ok(Json(
+        spawned(async move { host.take_volume_step(step).await }).await?,
+    ))
 }
 
 /// Hold a copy of a volume of the host that asks, flush by flush.

@@ -1,6 +1,6 @@
 //! VMs: boot, fork, run commands in, end.
 
-use super::{Answer, Input, Path, Query, Raw, spawned, substrates::for_the_operator};
+use super::{Answer, Input, Path, Query, Raw, spawned, volumes};
 use crate::{forward, gate::Asker, reply::Refusal};
 use axum::{
     Json,
@@ -137,11 +137,7 @@ pub async fn run(
     Input(request): Input<RunRequest>,
 ) -> Result<Response, Refusal> {
     if request.volume.is_some() || !request.data.is_empty() {
-        for_the_operator(&asker)?;
-        if node.is_some() {
-            let text = "volumes are not used in clusters yet: nothing says which node has them";
-            return Err(Refusal::new(ErrorKind::Conflict, text));
-        }
+        volumes::for_the_operator(&asker)?;
     }
     let Some(node) = node else {
         return Ok(run_here(host, patience, request).await?.into_response());

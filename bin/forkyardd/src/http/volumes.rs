@@ -1,6 +1,6 @@
 //! Volumes: disks that outlive the VMs that write them. For the host's operator alone.
 
-use super::{Answer, Input, Path, Query, spawned, substrates::for_the_operator};
+use super::{Answer, Input, Path, Query, spawned, substrates};
 use crate::{gate::Asker, reply::Refusal};
 use axum::{
     Json,
@@ -8,21 +8,40 @@ use axum::{
     http::StatusCode,
 };
 use forkyard_fork::Host;
+use forkyard_node::Node;
 use forkyard_types::{
-    CreateVolume, ExportVolume, MirrorVolume, ResizeVolume, SnapshotVolume, TuneVolume, VolumeView,
-    VolumeWhy,
+    BringVolume, CreateVolume, ExportVolume, MirrorVolume, MoveVolume, ResizeVolume,
+    SnapshotVolume, TuneVolume, VolumeMoved, VolumeView, VolumeWhy,
 };
 use std::sync::Arc;
 
 type Shared = State<Arc<Host>>;
 type By = Extension<Asker>;
 
-/// List the volumes of this host, sorted by name.
+/// Refuses all but the host's operator, who may ask over another node.
+pub fn for_the_operator(asker: &Asker) -> Result<(), Refusal> {
+    match asker {
+        Asker::Node(_, None) => Ok(()),
+        Asker::Host | Asker::Node(_, Some(_)) | Asker::User(_) | Asker::Guest => {
+            substrates::for_the_operator(asker)
+        }
+    }
+}
+
+/// List the volumes of this host, sorted by name; in a cluster, those of all nodes.
 #[utoipa::path(get, path = "/v1/volumes", operation_id = "list_volumes", tag = "volumes",
     responses((status = 200, body = Vec<VolumeView>, description = "The volumes"), Refusal))]
-pub async fn list(State(host): Shared, Extension(asker): By) -> Answer<Vec<VolumeView>> {
+pub async fn list(
+    State(host): Shared,
+    State(node): State<Option<Node>>,
+    Extension(asker): By,
+) -> Answer<Vec<VolumeView>> {
     for_the_operator(&asker)?;
-    Ok(Json(host.volumes().await?))
+    let own = host.volumes().await?;
+    Ok(Json(match node {
+        Some(node) if !asker.is_node() => node.all_volumes(own).await,
+        Some(_) | None => own,
+    }))
 }
 
 /// Make a volume: of zeroes, or a copy of an image's disk or of a file of the host.
@@ -157,6 +176,37 @@ pub async fn mirror(
     for_the_operator(&asker)?;
     let told = spawned(async move { host.mirror_volume(&name, request).await });
     Ok(Json(told.await?))
+}
+
+/// Move a volume that no VM has to another host, with its snapshots. It is at home there once this is
+/// answered; if it fails, it is here, unless the answer says that this is not known yet.
+#[utoipa::path(post, path = "/v1/volumes/{name}/move", operation_id = "move_volume", tag = "volumes",
+    params(("name" = String, Path, description = "Name of the volume")), request_body = MoveVolume,
+    responses((status = 200, body = VolumeMoved, description = "The volume is at home there; what is here is a copy"), Refusal))]
+pub async fn move_to(
+    State(host): Shared,
+    Extension(asker): By,
+    Path(name): Path<String>,
+    Input(request): Input<MoveVolume>,
+) -> Answer<VolumeMoved> {
+    for_the_operator(&asker)?;
+    let moved = spawned(async move { host.move_volume(&name, request).await });
+    Ok(Json(moved.await?))
+}
+
+/// Move a volume that no VM has here, from the host that it is at.
+#[utoipa::path(post, path = "/v1/volumes/{name}/bring", operation_id = "bring_volume", tag = "volumes",
+    params(("name" = String, Path, description = "Name of the volume")), request_body = BringVolume,
+    responses((status = 200, body = VolumeMoved, description = "The volume is at home here"), Refusal))]
+pub async fn bring(
+    State(host): Shared,
+    Extension(asker): By,
+    Path(name): Path<String>,
+    Input(request): Input<BringVolume>,
+) -> Answer<VolumeMoved> {
+    for_the_operator(&asker)?;
+    let brought = spawned(async move { host.bring_volume(&name, request).await });
+    Ok(Json(brought.await?))
 }
 
 /// Make a copy that is held for another host a volume that is at home here. That host is fenced.

@@ -12,25 +12,26 @@ use super::leave::Leaving;
 use crate::{
     Host, HostError,
     blocking::blocking,
+    migrate::Sending,
     snapshot::Snapshot,
-    volumes::{SENT, VolumeError, private_name},
+    volumes::{SENT, SENT_ALL, VolumeError, private_name},
 };
-use forkyard_blockd::{Hot, Request, StreamError};
+use forkyard_blockd::{Hot, Request};
 use forkyard_records::VmRecord;
 use forkyard_types::{
     ByteCount, DataRole, DiskTransfer, ForkId, MigrationReport, PageCount, PeerDisk, PeerMigrated,
-    PeerMigration, PeerVolume, SentVolume, VmName, VolumeAt, VolumeUse,
+    PeerMigration, PeerVolume, VmName, VolumeAt, VolumeUse,
 };
 use futures::future::join_all;
-use tokio::net::UnixStream;
+use std::sync::Arc;
 
 /// Snapshots kept that were sent to other hosts: each makes the way there shorter.
 const KEPT: usize = 4;
 
 /// Blocks that are sent ahead in any case, where the rest may be fetched: 64 MiB.
-const SMALL: PageCount = PageCount(16 << 10);
+pub(crate) const SMALL: PageCount = PageCount(16 << 10);
 /// Most blocks that are sent ahead because they were used of late: 16 MiB.
-const HOT: PageCount = PageCount(4 << 10);
+pub(crate) const HOT: PageCount = PageCount(4 << 10);
 
 /// A volume of a VM on its way.
 #[derive(Clone, Debug)]
@@ -205,6 +206,7 @@ impl Host {
             name: volume.there.clone(),
             volume: status.id.clone(),
             sent: sent.clone(),
+            term: Some(self.known_term(&volume.name, &status.id)?),
             cpu: Some(self.cpu_of(&record.accel, record.cpu.as_ref())?),
             accel: record.accel,
             publish: record.publish,
@@ -418,7 +420,9 @@ impl Host {
 
     /// Drops the snapshot that the other host had before the one that has just come.
     fn drop_former(&self, volume: LeavingVolume, at: VolumeAt, former: Option<String>) {
-        if let Some(snapshot) = former.filter(|it| !volume.is_kept(it)) {
+        // What a move ended with says of the user's snapshots which are the same at both.
+        let is_kept = |it: &String| volume.is_kept(it) || it.starts_with(SENT_ALL);
+        if let Some(snapshot) = former.filter(|it| !is_kept(it)) {
             self.drop_sent(VolumeAt { snapshot, ..at });
         }
     }
@@ -448,43 +452,14 @@ impl Host {
             since,
             hot,
         } = frozen;
-        let failed = HostError::io("make", std::path::Path::new("a pair of sockets"));
-        let pair = std::os::unix::net::UnixStream::pair().and_then(|(to, from)| {
-            from.set_nonblocking(true)?;
-            Ok((to, UnixStream::from_std(from)?))
-        });
-        let (to, from) = pair.map_err(failed)?;
-        let (blockd, sent) = (self.blockd.clone(), at.clone());
-        let whose = (hot, leaving.peer().name().to_owned());
-        let read = tokio::spawn(blocking(move || blockd.send(&sent, since, whose, to)));
-        let sent = SentVolume {
-            volume: there,
-            snapshot: at.snapshot,
+        let sending = Sending {
+            at,
+            there,
+            since,
+            hot,
+            sent: Arc::default(),
         };
-        let answer = leaving.peer().volume(leaving.id, sent, from).await;
-        // It is told of first: that host only sees that it was cut off.
-        let read = read.await.map_err(|_| HostError::Closing)?;
-        let answer = answer.map_err(|source| HostError::Peer {
-            peer: leaving.peer().name().to_owned(),
-            source,
-        });
-        match (read, answer) {
-            (Ok(left), Ok(_)) => Ok(left),
-            (Err(_), Ok(_)) => Ok(0),
-            // It does not read on where it has found something wrong: then it is that.
-            (
-                Err(HostError::Volume(VolumeError::Stream(error @ StreamError::Io { .. }))),
-                Err(refused),
-            ) => {
-                tracing::debug!(
-                    error = &error as &dyn std::error::Error,
-                    "stream not sent to its end"
-                );
-                Err(refused)
-            }
-            // Otherwise it saw that nothing, or not all, was sent to it, for this reason.
-            (Err(error), _) => Err(error),
-            (Ok(_), Err(error)) => Err(error),
-        }
+        self.stream_snapshot((leaving.peer(), leaving.id), sending)
+            .await
     }
 }

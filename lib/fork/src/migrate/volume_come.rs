@@ -6,7 +6,11 @@
 //! | the migration | what was new here goes; a copy is as it was, by the next stream |
 //! | the daemon | the next one undoes what arrived, unless its VM is recorded |
 
-use crate::{Host, HostError, blocking::blocking, volumes::SENT};
+use crate::{
+    Host, HostError,
+    blocking::blocking,
+    volumes::{SENT, SENT_ALL},
+};
 use bytes::Bytes;
 use forkyard_types::{
     DataDisk, DataRole, ForkId, PeerDisk, PeerMigrated, SentVolume, VmName, VolumeAt, VolumeUse,
@@ -45,6 +49,8 @@ struct Arrival {
     here: Option<String>,
     /// The one that was coming did not.
     failed: bool,
+    /// No VM comes with it, and snapshots of its user come along.
+    is_alone: bool,
     heard: Instant,
 }
 
@@ -60,12 +66,28 @@ pub struct IncomingVolume {
 
 impl Volumes {
     pub fn expect(&self, migration: ForkId, volume: &VmName, here: Option<String>) {
+        self.insert(migration, volume, (here, false));
+    }
+
+    /// Expects a volume without a VM.
+    pub fn expect_alone(&self, migration: ForkId, volume: &VmName, here: Option<String>) {
+        self.insert(migration, volume, (here, true));
+    }
+
+    fn insert(&self, migration: ForkId, volume: &VmName, (here, is_alone): (Option<String>, bool)) {
         let arrival = Arrival {
             here,
             failed: false,
+            is_alone,
             heard: Instant::now(),
         };
         lock(&self.arrivals).insert((migration, volume.clone()), arrival);
+    }
+
+    fn is_alone(&self, migration: ForkId, volume: &VmName) -> bool {
+        let arrivals = lock(&self.arrivals);
+        let arrival = arrivals.get(&(migration, volume.clone()));
+        arrival.is_some_and(|it| it.is_alone)
     }
 
     pub fn forget(&self, migration: ForkId) {
@@ -86,7 +108,7 @@ impl Volumes {
     }
 
     /// Time since anything was heard of volumes of a migration; none if none comes by it.
-    fn quiet(&self, migration: ForkId) -> Option<Duration> {
+    pub fn quiet(&self, migration: ForkId) -> Option<Duration> {
         let arrivals = lock(&self.arrivals);
         let of_it = arrivals.iter().filter(|((it, _), _)| *it == migration);
         of_it.map(|(_, arrival)| arrival.heard.elapsed()).min()
@@ -149,7 +171,8 @@ impl Host {
         let SentVolume { volume, snapshot } = sent;
         let copy = self.arriving(migration, &volume)?;
         // What a VM reads is called as it is where it comes from.
-        if !snapshot.starts_with(SENT) && !copy.is_new {
+        let is_alone = self.incoming.volumes.is_alone(migration, &volume);
+        if !snapshot.starts_with(SENT) && !copy.is_new && !is_alone {
             let why = format!("{snapshot:?} is no snapshot that is sent");
             return Err(HostError::Invalid(why));
         }
@@ -252,13 +275,18 @@ impl IncomingVolume {
         let taken = taken.await.map_err(|_| HostError::Closing)?;
         let host = host.upgrade().ok_or(HostError::Closing)?;
         let volumes = &host.incoming.volumes;
+        let is_of_move = snapshot.starts_with(SENT_ALL);
         let mut former = None;
         volumes.change(migration, &volume, |arrival| match taken {
+            // One of a user's stays.
+            Ok(()) if arrival.is_alone && !snapshot.starts_with(SENT) => {}
             Ok(()) => former = arrival.here.replace(snapshot),
             Err(_) => arrival.failed = true,
         });
         volumes.came.notify_waiters();
-        if let Some(snapshot) = former {
+        // What a move ended with stays until the next one has.
+        let is_over = is_of_move || !former.as_ref().is_some_and(|it| it.starts_with(SENT_ALL));
+        if let Some(snapshot) = former.filter(|_| is_over) {
             host.drop_sent(VolumeAt { volume, snapshot });
         }
         taken.map(|()| PeerMigrated::Here)

@@ -298,6 +298,7 @@ impl Host {
                     host.poll_remote_clones(),
                     host.tell_borrowers(),
                     host.settle_moving(),
+                    host.settle_volume_moves(),
                     host.repeat_news()
                 );
             }

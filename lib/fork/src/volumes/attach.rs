@@ -42,8 +42,14 @@ impl Host {
     /// Begins the writer of a VM that is about to start. It is recorded; if the VM does not come
     /// up, it is the caller's to end, by [`Host::end_running`].
     pub(crate) async fn begin_writer(&self, vm: &Vm) -> Result<(), HostError> {
+        let record = vm.record();
+        // No hand-over begins until they are open.
+        let _used = self.guards.take(super::copies::travelling(&record))?;
+        for volume in super::copies::travelling(&record) {
+            self.may_open(volume).await?;
+        }
         self.begin_data(vm).await?;
-        let Some(VolumeUse::Written { volume, .. }) = vm.record().volume else {
+        let Some(VolumeUse::Written { volume, .. }) = record.volume else {
             return Ok(());
         };
         let (blockd, name) = (self.blockd.clone(), volume.clone());

@@ -47,11 +47,14 @@ impl Host {
             name,
             volume,
             sent,
+            term,
             cpu,
             accel,
             publish,
         } = asked;
         self.check_cpu(crate::accel_of(&accel), cpu.as_ref())?;
+        // Nothing begins to use the name meanwhile.
+        let _name = self.guards.begin_soon(&name, "this host").await?;
         let mut known = self.copy_of(&name)?;
         if let Some(copy) = &known
             && let Some(former) = copy.arriving
@@ -90,6 +93,11 @@ impl Host {
         if is_open {
             let (name, epoch) = (name.to_string(), None);
             self.ask_blockd(Request::Close { name, epoch }).await?;
+        }
+        // The next one here is later, also if the VM is all that says so.
+        if let Some(term) = term.filter(|_| !is_private_name(&name)) {
+            let later = self.known_term(&name, &volume)?.max(term);
+            self.note_term(&name, &volume, later)?;
         }
         let is_new = found.is_none();
         let here = found.map(|status| status.snapshots).unwrap_or_default();
@@ -136,11 +144,18 @@ impl Host {
     }
 
     async fn undo_arrival(&self, copy: VolumeCopy) -> Result<(), HostError> {
+        // The authority may say that it is at home here.
+        let mut landing = self.store.volumes_landing()?.into_iter();
+        if landing.any(|it| it.volume == copy.volume) {
+            return Ok(());
+        }
         // It landed long ago.
         if is_private(&self.store.vms()?, &copy.volume) {
             return Ok(());
         }
         if !copy.is_new {
+            // A stream that broke off may have left its writer.
+            self.close_copy(&copy.volume).await?;
             return Ok(self.store.put_copy(&VolumeCopy {
                 arriving: None,
                 ..copy
@@ -166,6 +181,20 @@ impl Host {
         Ok(self.store.remove_copy(&copy.volume)?)
     }
 
+    /// Ends the writer of a copy: nothing here writes one, but a stream whose server died did.
+    pub(super) async fn close_copy(&self, volume: &VmName) -> Result<(), HostError> {
+        let (blockd, name) = (self.blockd.clone(), volume.clone());
+        blocking(move || match blockd.inspect(&name) {
+            Ok(status) if status.writer == Writer::Open => {
+                let (name, epoch) = (name.to_string(), Some(status.epoch));
+                blockd.ask(&Request::Close { name, epoch }).map(drop)
+            }
+            Err(error) if !error.is_missing() => Err(error),
+            Ok(_) | Err(_) => Ok(()),
+        })
+        .await
+    }
+
     /// Volumes are at home here, with the VM that writes them: that is recorded, and survives a power
     /// cut, before the other host is told and takes its own for copies. Those that are the VM's
     /// alone stay recorded as arriving: what is left of them without a VM is removed.
@@ -174,8 +203,19 @@ impl Host {
         if landed.peek().is_none() {
             return Ok(());
         }
-        landed.try_for_each(|volume| self.store.remove_copy(volume))?;
-        Ok(self.store.flush()?)
+        landed.try_for_each(|volume| self.came_with_vm(volume))?;
+        self.store.flush()?;
+        self.report_volumes_soon();
+        Ok(())
+    }
+
+    /// A volume is at home here with its VM: in a later term than where it was.
+    fn came_with_vm(&self, volume: &VmName) -> Result<(), HostError> {
+        if let Some(id) = self.copy_of(volume)?.and_then(|copy| copy.id) {
+            let term = self.known_term(volume, &id)?;
+            self.note_term(volume, &id, term.there())?;
+        }
+        Ok(self.store.remove_copy(volume)?)
     }
 
     /// Volumes are at home elsewhere from now on, with their VM.
@@ -204,7 +244,7 @@ impl Host {
             }
             // A VM has it, though it may have stopped.
             match writer_of(records, &copy.volume).is_some() {
-                true => self.store.remove_copy(&copy.volume)?,
+                true => self.came_with_vm(&copy.volume)?,
                 false => self.undo_arrival(copy).await?,
             }
         }
@@ -227,7 +267,7 @@ impl Host {
 }
 
 /// Volumes of a user's that are at home where this VM is.
-fn travelling(record: &VmRecord) -> impl Iterator<Item = &VmName> {
+pub(super) fn travelling(record: &VmRecord) -> impl Iterator<Item = &VmName> {
     let root = match &record.volume {
         Some(VolumeUse::Written { volume, .. }) => Some(volume),
         Some(VolumeUse::Below(_)) | None => None,

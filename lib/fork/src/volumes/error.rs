@@ -1,7 +1,7 @@
 //! Reasons why something could not be done with a volume.
 
 use forkyard_blockd::{Blame, ClientError, StreamError};
-use forkyard_types::{ErrorKind, VmName};
+use forkyard_types::{ApiError, ErrorKind, Term, VmName};
 use std::{io, path::PathBuf};
 
 /// Reason why something could not be done with a volume.
@@ -43,6 +43,14 @@ pub enum VolumeError {
     /// A VM has the volume.
     #[error("{vm} has volume {volume}")]
     InUse {
+        /// Volume.
+        volume: VmName,
+        /// VM.
+        vm: VmName,
+    },
+    /// A volume that a VM has moves with it alone.
+    #[error("{vm} has volume {volume}, which moves with it")]
+    HasVm {
         /// Volume.
         volume: VmName,
         /// VM.
@@ -92,6 +100,88 @@ pub enum VolumeError {
         /// Volume.
         volume: VmName,
     },
+    /// A volume is used, or about to be.
+    #[error("volume {volume} is in use at this moment")]
+    Busy {
+        /// Volume.
+        volume: VmName,
+    },
+    /// A volume is on its way to another host, or may be there.
+    #[error("volume {volume} {} {to}", if *is_unsettled { "may be at home at" } else { "is on its way to" })]
+    Moves {
+        /// Volume.
+        volume: VmName,
+        /// That host, as it is called here.
+        to: String,
+        /// It is not known which of both has it.
+        is_unsettled: bool,
+    },
+    /// It is not known yet whether a volume is at home at another host.
+    #[error(
+        "{to} did not say whether volume {volume} is at home there now: it is asked until it does"
+    )]
+    Unsettled {
+        /// Volume.
+        volume: VmName,
+        /// That host, as it is called here.
+        to: String,
+        /// Error that left this open.
+        source: ApiError,
+    },
+    /// The authority cannot be asked where a volume is at home.
+    #[error("the cluster does not say that volume {volume} is at home here")]
+    NotShown {
+        /// Volume.
+        volume: VmName,
+        /// Reason.
+        source: ApiError,
+    },
+    /// Another node changed the place of a volume at the same time.
+    #[error("another node changed the place of volume {volume} at the same time")]
+    Crowded {
+        /// Volume.
+        volume: VmName,
+    },
+    /// Several nodes have volumes of one name.
+    #[error("there is a volume called {volume} at {}: it is not known which is meant", nodes.join(" and at "))]
+    Ambiguous {
+        /// Name.
+        volume: VmName,
+        /// Nodes.
+        nodes: Vec<String>,
+    },
+    /// A volume cannot be brought to where it is.
+    #[error("volume {volume} is at home here")]
+    AtHome {
+        /// Volume.
+        volume: VmName,
+    },
+    /// It is not known where a volume is.
+    #[error("it is not known where volume {volume} is")]
+    Nowhere {
+        /// Volume.
+        volume: VmName,
+    },
+    /// This host knows of a later home of a volume than the host that sends it.
+    #[error(
+        "volume {volume} comes in term {term}, and is known here in term {known}: the host that sends it has an old state"
+    )]
+    OldTerm {
+        /// Volume.
+        volume: VmName,
+        /// Term of the host that sends it.
+        term: Term,
+        /// Latest term that is known here.
+        known: Term,
+    },
+    /// Snapshots of one name are not the same at both hosts.
+    #[error("the copy of volume {volume} at the other host has another snapshot called {snapshot}")]
+    SnapshotClash {
+        /// Volume.
+        volume: VmName,
+        /// Snapshot.
+        snapshot: String,
+    },
     /// A VM on a volume cannot do that yet.
     #[error("{vm} is on volume {volume}: {what}")]
     NotYet {
@@ -121,14 +211,23 @@ impl VolumeError {
             | Self::Start { .. }
             | Self::DidNotStart { .. } => ErrorKind::Host,
             Self::InUse { .. }
+            | Self::HasVm { .. }
             | Self::SnapshotInUse { .. }
             | Self::NotEncrypted { .. }
             | Self::Mirrored { .. }
             | Self::Elsewhere { .. }
             | Self::Taken { .. }
             | Self::Coming { .. }
+            | Self::Busy { .. }
+            | Self::Moves { .. }
+            | Self::Ambiguous { .. }
+            | Self::AtHome { .. }
+            | Self::OldTerm { .. }
+            | Self::Crowded { .. }
+            | Self::SnapshotClash { .. }
             | Self::NotYet { .. } => ErrorKind::Conflict,
-            Self::Unknown { .. } => ErrorKind::NotFound,
+            Self::Unsettled { source, .. } | Self::NotShown { source, .. } => source.kind,
+            Self::Unknown { .. } | Self::Nowhere { .. } => ErrorKind::NotFound,
         }
     }
 
@@ -148,10 +247,13 @@ impl VolumeError {
             | Self::Start { .. }
             | Self::DidNotStart { .. } => Some("its log is blockd.log in the run folder"),
             Self::Unknown { .. } => Some("`forkyard volume ls` lists the volumes"),
-            Self::InUse { .. } => Some("remove that VM first; the volume stays as it is"),
-            Self::Elsewhere { .. } => {
-                Some("use it there, or move its VM here; `forkyard volume rm` removes the copy")
+            Self::HasVm { .. } => {
+                Some("`forkyard migrate` moves the VM with it; or remove the VM first")
             }
+            Self::InUse { .. } => Some("remove that VM first; the volume stays as it is"),
+            Self::Elsewhere { .. } => Some(
+                "`forkyard volume bring` moves it here, or use it there; `forkyard volume rm` removes the copy",
+            ),
             Self::Taken { .. } => Some("remove one of them, or give it another name"),
             Self::Mirrored { .. } => {
                 Some("`forkyard volume mirror NAME` without hosts ends that; say it anew there")
@@ -160,6 +262,24 @@ impl VolumeError {
                 Some("`forkyard volume create --encrypted` makes one that is, under another name")
             }
             Self::Coming { .. } => Some("it is there once its VM is"),
+            Self::Busy { .. } | Self::Crowded { .. } => Some("try again"),
+            Self::Moves { .. } | Self::Unsettled { .. } => Some(
+                "`forkyard volume inspect` shows how far it is; nothing opens it until it is known where it is",
+            ),
+            Self::NotShown { .. } => Some(
+                "nothing new opens it until the cluster can be asked; `forkyard node ls` says how this node stands",
+            ),
+            Self::Ambiguous { .. } => Some(
+                "on one of these nodes, `forkyard volume export` it, `volume import` that under another name, and `volume rm` it",
+            ),
+            Self::AtHome { .. } => None,
+            Self::Nowhere { .. } => Some("say --from HOST"),
+            Self::OldTerm { .. } => Some(
+                "what this host knows is newer: `forkyard volume rm` there or here, whichever is not wanted",
+            ),
+            Self::SnapshotClash { .. } => Some(
+                "`forkyard volume snapshot NAME SNAPSHOT --rm`, here or there, removes one of them",
+            ),
             Self::SnapshotInUse { .. } => Some("it goes with the last VM over it"),
             Self::NotYet { .. } => Some(
                 "`forkyard volume export` gives its disk, and `forkyard image import` takes it",

@@ -79,6 +79,7 @@ impl Host {
         request: MirrorVolume,
     ) -> Result<VolumeView, HostError> {
         let volume = known_name(name)?;
+        let _used = self.guards.take([&volume])?;
         self.refuse_copy(&volume)?;
         let MirrorVolume { hosts, away } = request;
         let distinct: BTreeSet<_> = hosts.iter().cloned().collect();
@@ -114,13 +115,30 @@ impl Host {
     /// Makes a copy that is held for another host a volume that is at home here. That host is fenced.
     pub async fn promote_volume(&self, name: &str) -> Result<VolumeView, HostError> {
         let volume = known_name(name)?;
+        let _used = self.guards.take([&volume])?;
+        self.promote(&volume).await?;
+        self.volume(name).await
+    }
+
+    /// Promotes a copy. In a cluster the authority's record is changed first: a promotion that breaks off
+    /// after that is repeated.
+    pub(super) async fn promote(&self, volume: &VmName) -> Result<(), HostError> {
+        let (blockd, name) = (self.blockd.clone(), volume.clone());
+        let status = blocking(move || blockd.inspect(&name)).await?;
+        let term = match status.held {
+            Held::For(_) => Some(self.claim_home(volume, &status).await?),
+            // Refused, with the reason.
+            Held::Not | Held::Promoted(_) => None,
+        };
         self.ask_blockd(Request::Promote {
             name: volume.to_string(),
         })
         .await?;
-        self.store.remove_copy(&volume)?;
-        self.store.flush()?;
-        self.volume(name).await
+        if let Some(term) = term {
+            self.note_term(volume, &status.id, term)?;
+        }
+        self.store.remove_copy(volume)?;
+        Ok(self.store.flush()?)
     }
 
     /// Goes on with the copies that a daemon before served, and with promotions that it had begun.
@@ -238,6 +256,7 @@ impl Host {
     pub async fn hold_copy(&self, volume: &str, wanted: PeerHold) -> Result<SupplyLine, HostError> {
         let name = volume.parse::<VmName>();
         let name = name.map_err(|_| HostError::Invalid(format!("{volume:?} is no volume")))?;
+        let _used = self.guards.take([&name])?;
         let (blockd, looked) = (self.blockd.clone(), name.clone());
         let found = match blocking(move || blockd.inspect(&looked)).await {
             Ok(status) => Some(status),

@@ -13,7 +13,7 @@ use forkyard_sys_host::private;
 use forkyard_types::{NbdDisk, PeerSupply, VM_UIDS, VmName, VolumeAt};
 use std::{
     fs,
-    io::{self, BufRead, BufReader},
+    io::{self, BufRead, BufReader, Write},
     net::Shutdown,
     os::unix::{
         fs::{MetadataExt, PermissionsExt},
@@ -81,7 +81,7 @@ impl Blockd {
         at: &VolumeAt,
         since: Option<String>,
         (hot, host): (Option<Hot>, String),
-        mut to: UnixStream,
+        mut to: impl Write,
     ) -> Result<u64, VolumeError> {
         let (is_whole, is_hot) = (since.is_none(), hot.is_some());
         let client = self.connect()?;

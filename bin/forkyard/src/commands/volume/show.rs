@@ -17,7 +17,7 @@ pub fn show(all: &[VolumeView]) {
             },
             it.stored.to_string(),
             it.vm.as_ref().map(VmName::to_string).unwrap_or_default(),
-            it.at.clone().unwrap_or_default(),
+            place(it),
             match lacking(it) {
                 ByteCount(0) => String::new(),
                 lacking => lacking.to_string(),
@@ -53,6 +53,15 @@ fn told(mirror: &VolumeMirror) -> String {
     }
 }
 
+/// Node that has it, and the host that it is at if what is there is a copy.
+fn place(it: &VolumeView) -> String {
+    match (&it.node, &it.at) {
+        (Some(node), Some(at)) => format!("{node} (copy of {at})"),
+        (Some(node), None) => node.clone(),
+        (None, at) => at.clone().unwrap_or_default(),
+    }
+}
+
 fn lacking(it: &VolumeView) -> ByteCount {
     ByteCount(it.lacking.iter().map(|it| it.size.0).sum())
 }
@@ -61,6 +70,12 @@ fn lacking(it: &VolumeView) -> ByteCount {
 pub fn describe(it: &VolumeView) {
     show(std::slice::from_ref(it));
     say!("\nepoch     {}", it.epoch);
+    if let Some(term) = it.term {
+        say!("term      {term}");
+    }
+    if let Some(moving) = &it.moving {
+        say!("moving    {}", super::moves::how_far(moving));
+    }
     if let Some(VolumeTuning { k, s }) = it.law {
         say!("law       K = {k}, S = {s}: `forkyard volume why` applies it to a block");
     }
