@@ -288,6 +288,14 @@ pub struct ActivateRequest {
     /// network of its own for each if absent.
     #[serde(default)]
     pub join: Option<String>,
+    /// Hosts that make them, in turns: nodes of the cluster or peers by name, `here` for the host that is
+    /// asked; that one alone if absent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schema(max_items = 256))]
+    pub to: Vec<String>,
+    /// In a cluster: each on the node with most vCPUs free.
+    #[serde(default)]
+    pub spread: bool,
 }
 
 fn one() -> u16 {

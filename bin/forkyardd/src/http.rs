@@ -168,6 +168,7 @@ fn common() -> OpenApiRouter<Shared> {
             OpenApiRouter::new()
                 .routes(routes!(exec::exec))
                 .routes(routes!(peer::clones))
+                .routes(routes!(peer::activations))
                 .routes(routes!(peer::migrations))
                 .routes(routes!(peer::volume))
                 .routes(routes!(peer::commands))

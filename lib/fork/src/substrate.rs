@@ -15,6 +15,7 @@
 //!
 //! [`settle`]: Host::settle_substrates
 
+mod across;
 mod activate;
 mod backup;
 mod boots;

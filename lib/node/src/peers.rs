@@ -13,14 +13,14 @@
 //! made of it, TLS above all, is kept until it has changed. It
 //! holds secrets, and is refused if others than its owner may read it.
 
-use crate::{CLONES, MIGRATIONS, tenants};
+use crate::{ACTIVATIONS, CLONES, MIGRATIONS, tenants};
 use forkyard_api_client::{Client, ClientError, Line, Place, Trust, UploadError};
 use forkyard_cluster::Cluster;
 use forkyard_fork::{Duplex, FamilyNo, Granted, HERE, Lot, Neighbours, Peer, Room};
 use forkyard_sys_host::tcp::round_trip;
 use forkyard_types::{
-    ApiError, ErrorKind, FamilyId, ForkId, ForkProgress, PeerFamiliesRequest, PeerFamiliesResponse,
-    PeerForkRequest, PeerForkResponse, PeerHold, PeerMigrated, PeerMigration, PeerSupply,
+    ActivateResponse, ApiError, ErrorKind, FamilyId, ForkId, ForkProgress, PeerActivateRequest,
+    PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest, PeerForkResponse, PeerHold, PeerMigrated, PeerMigration, PeerSupply,
     PeerTicketRequest, PeerTicketResponse, SentVolume, TokenSecret, VmId, VmName, VmView,
 };
 use futures::future::{BoxFuture, FutureExt, ready};
@@ -361,6 +361,20 @@ impl Peer for Daemon {
     ) -> BoxFuture<'_, Result<PeerForkResponse, ApiError>> {
         let client = self.for_owner(Some(request.handout.family.id));
         let asked = async move { client.post(CLONES, &request).await };
+        asked.map(|answer| answer.map_err(|e| told(&e))).boxed()
+    }
+
+    fn activate(
+        &self,
+        request: PeerActivateRequest,
+        user: Option<String>,
+    ) -> BoxFuture<'_, Result<ActivateResponse, ApiError>> {
+        let user = user.filter(|_| self.cluster.is_some());
+        let client = match user {
+            Some(user) => self.client.clone().on_behalf_of(&user),
+            None => self.client.clone(),
+        };
+        let asked = async move { client.post(ACTIVATIONS, &request).await };
         asked.map(|answer| answer.map_err(|e| told(&e))).boxed()
     }
 

@@ -40,7 +40,7 @@ pub enum Substrate {
     },
     /// Make VMs of a substrate, each with a family and a network of its own.
     #[command(
-        after_help = "Examples:\n  forkyard substrate activate base --count 3\n  forkyard substrate activate apache --as web --net nat --publish 8080:80\n  forkyard substrate activate base --memory 1G --vcpus 2 --disk 4G"
+        after_help = "Examples:\n  forkyard substrate activate base --count 3\n  forkyard substrate activate apache --as web --net nat --publish 8080:80\n  forkyard substrate activate base --memory 1G --vcpus 2 --disk 4G\n  forkyard substrate activate base --count 8 --to b,c,here\n  forkyard substrate activate base --count 8 --spread"
     )]
     Activate(Activate),
     /// Keep VMs of a substrate ready, so that `activate` and `run --from` take one at once.
@@ -166,6 +166,13 @@ pub struct Activate {
     /// Have their disks come to depend on nothing, in the background: see `forkyard independent`.
     #[arg(long)]
     pub independent: bool,
+    /// Hosts to make them on, in turns: nodes of the cluster or peers of the daemon by name, and `here`. They fetch
+    /// what they lack of the substrate from this host.
+    #[arg(long, value_name = "HOST", value_delimiter = ',', conflicts_with = "join")]
+    pub to: Vec<String>,
+    /// In a cluster: make each on the node with most vCPUs free.
+    #[arg(long, conflicts_with_all = ["to", "join"])]
+    pub spread: bool,
     /// Label to tell them apart by; may be repeated.
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = super::exec::variable)]
     pub labels: Vec<(String, String)>,
@@ -394,6 +401,8 @@ async fn activate(client: &Client, format: Format, wanted: Activate) -> anyhow::
         lifetime: None,
         idle: None,
         join: wanted.join,
+        to: wanted.to,
+        spread: wanted.spread,
     };
     let path = format!("{}/activate", path(&wanted.name));
     told_of_made(client, format, client.post(&path, &request).await?).await
@@ -422,6 +431,8 @@ pub async fn run_from(
         lifetime: run.life.lifetime(),
         idle: run.life.idle,
         join: run.join,
+        to: Vec::new(),
+        spread: false,
     };
     let path = format!("{}/activate", path(from));
     let made = client.post::<ActivateResponse>(&path, &request);
