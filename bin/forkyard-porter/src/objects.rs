@@ -7,8 +7,9 @@ use forkyard_objects::{
 };
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::{
-    BackoffConfig, Certificate, ClientOptions, Error, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode,
-    PutOptions, PutPayload, RetryConfig, aws::AmazonS3Builder, local::LocalFileSystem, path::Path,
+    BackoffConfig, Certificate, ClientOptions, Error, ObjectMeta, ObjectStore, ObjectStoreExt,
+    PutMode, PutOptions, PutPayload, RetryConfig, aws::AmazonS3Builder, local::LocalFileSystem,
+    path::Path,
 };
 use std::{error, fs, io::Read, sync::Arc, time::Duration};
 

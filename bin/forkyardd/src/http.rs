@@ -230,6 +230,7 @@ fn common() -> OpenApiRouter<Shared> {
         .routes(routes!(substrates::list, substrates::dock))
         .routes(routes!(substrates::inspect, substrates::remove))
         .routes(routes!(substrates::activate))
+        .routes(routes!(substrates::activations))
         .routes(routes!(substrates::standby))
         .routes(routes!(substrates::push))
         .routes(routes!(substrates::pull))

@@ -2,9 +2,7 @@
 
 use crate::substrates::{activate, waits_for_made};
 use forkyard_e2e::{Cluster, Fault, Host, Process, eventually, is_sound};
-use forkyard_types::{
-    ActivateResponse, CloneResult, ListedVm, NodeView, SubstrateInspect, VmView,
-};
+use forkyard_types::{ActivateResponse, CloneResult, ListedVm, NodeView, SubstrateInspect, VmView};
 use std::collections::BTreeSet;
 
 const DOCK: [&str; 7] = ["substrate", "dock", "p", "--name", "s", "--kind", "public"];
@@ -37,7 +35,10 @@ fn all_has_come(host: &Host) {
 fn vms_are_made_on_the_hosts_that_are_named_and_outlive_the_one_that_had_the_substrate() {
     let mut cluster = Cluster::fake(3);
     docked_at_first(&cluster);
-    let made = activate(cluster.host(0), &["s", "--count", "5", "--to", "h1,here,h2"]);
+    let made = activate(
+        cluster.host(0),
+        &["s", "--count", "5", "--to", "h1,here,h2"],
+    );
     assert_eq!(names(&made), ["s-1", "s-2", "s-3", "s-4", "s-5"]);
     let places: Vec<_> = made.iter().map(|vm| vm.host.as_deref()).collect();
     let (h1, h2) = (Some("h1"), Some("h2"));
@@ -123,7 +124,9 @@ fn a_host_that_fails_costs_its_own_vms_and_keeps_nothing_of_them() {
     assert!(why(&all)[0].contains("s-6"), "{:?}", why(&all));
     assert_eq!(names(&own(cluster.host(1))), ["s-6"]);
     is_sound(cluster.host(1));
-    let refused = cluster.host(0).fails(["substrate", "activate", "s", "--to", "h7"]);
+    let refused = cluster
+        .host(0)
+        .fails(["substrate", "activate", "s", "--to", "h7"]);
     assert!(refused.contains("h7"), "{refused}");
     (0..3).for_each(|number| drop(cluster.host(number).ok(["rm", "--all"])));
     cluster.host(0).ok(["substrate", "rm", "s"]);
@@ -137,14 +140,18 @@ fn vms_of_which_the_one_that_asked_has_not_heard_are_ended() {
     let pagers = cluster.host(1).processes("forkyard-pager");
     // None is made there without the pager's help.
     pagers.iter().for_each(Process::stop);
-    let asked = cluster.host(0).start(["substrate", "activate", "s", "--to", "h1"], "");
+    let asked = cluster
+        .host(0)
+        .start(["substrate", "activate", "s", "--to", "h1"], "");
     eventually("the other to have been asked", || {
         waits_for_made(cluster.host(1))
     });
     cluster.kill_daemon(0);
     asked.wait();
     pagers.iter().for_each(Process::go_on);
-    eventually("it to be made all the same", || own(cluster.host(1)).len() == 1);
+    eventually("it to be made all the same", || {
+        own(cluster.host(1)).len() == 1
+    });
     cluster.start(0);
     eventually("it to be ended", || own(cluster.host(1)).is_empty());
     is_sound(cluster.host(1));

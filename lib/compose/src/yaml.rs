@@ -132,10 +132,26 @@ pub fn read(text: &str) -> Result<File, ComposeError> {
     refuse(
         None,
         [
-            (volumes, "volumes", "members have no volumes: their disks are their own"),
-            (networks, "networks", "all members are on one network; x-network says what it may reach"),
-            (secrets, "secrets", "copy files in with `forkyard cp`, or use the TOML form's copy"),
-            (configs, "configs", "copy files in with `forkyard cp`, or use the TOML form's copy"),
+            (
+                volumes,
+                "volumes",
+                "members have no volumes: their disks are their own",
+            ),
+            (
+                networks,
+                "networks",
+                "all members are on one network; x-network says what it may reach",
+            ),
+            (
+                secrets,
+                "secrets",
+                "copy files in with `forkyard cp`, or use the TOML form's copy",
+            ),
+            (
+                configs,
+                "configs",
+                "copy files in with `forkyard cp`, or use the TOML form's copy",
+            ),
         ],
     )?;
     let members = services.into_iter().map(|(name, service)| {
@@ -195,17 +211,45 @@ fn member_of(name: &str, line: u64, service: Service) -> Result<MemberFile, Comp
     refuse(
         Some(name),
         [
-            (volumes, "volumes", "members have no volumes: their disks are their own"),
-            (build, "build", "build the image first, with `forkyard image build`"),
+            (
+                volumes,
+                "volumes",
+                "members have no volumes: their disks are their own",
+            ),
+            (
+                build,
+                "build",
+                "build the image first, with `forkyard image build`",
+            ),
             (networks, "networks", "all members are on one network"),
-            (network_mode, "network_mode", "all members are on one network"),
+            (
+                network_mode,
+                "network_mode",
+                "all members are on one network",
+            ),
             (env_file, "env_file", "write the variables into environment"),
-            (entrypoint, "entrypoint", "a member is a system that boots: command is begun in it"),
+            (
+                entrypoint,
+                "entrypoint",
+                "a member is a system that boots: command is begun in it",
+            ),
             (secrets, "secrets", files),
             (configs, "configs", files),
-            (deploy, "deploy", "cpus and mem_limit say how large a member is"),
-            (privileged, "privileged", "a member is a VM: its root is root of that alone"),
-            (container_name, "container_name", "its VM is called by the composition's name and its own"),
+            (
+                deploy,
+                "deploy",
+                "cpus and mem_limit say how large a member is",
+            ),
+            (
+                privileged,
+                "privileged",
+                "a member is a VM: its root is root of that alone",
+            ),
+            (
+                container_name,
+                "container_name",
+                "its VM is called by the composition's name and its own",
+            ),
         ],
     )?;
     if image.is_some() == substrate.is_some() {
@@ -214,7 +258,12 @@ fn member_of(name: &str, line: u64, service: Service) -> Result<MemberFile, Comp
     }
     let vcpus = cpus.map(|cpus| {
         let line = cpus.referenced.line();
-        let whole = cpus.value.0.strip_suffix(".0").unwrap_or(&cpus.value.0).parse();
+        let whole = cpus
+            .value
+            .0
+            .strip_suffix(".0")
+            .unwrap_or(&cpus.value.0)
+            .parse();
         whole.map_err(|_| {
             let why = format!("wanted a whole number, not {}", cpus.value.0);
             wrong(line, &format!("{name}.cpus"), &why)

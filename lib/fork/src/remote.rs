@@ -49,9 +49,9 @@ use forkyard_network::Subnet;
 use forkyard_records::{FamilyNo, FamilyRecord};
 use forkyard_types::{
     ActivateResponse, ApiError, FamilyId, ForkId, ForkProgress, PeerActivateRequest,
-    PeerFamiliesRequest, PeerFamiliesResponse,
-    PeerForkRequest, PeerForkResponse, PeerHold, PeerMigrated, PeerMigration, PeerSupply,
-    PeerTicketRequest, PeerTicketResponse, SentVolume, VmId, VmName, VmView,
+    PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest, PeerForkResponse, PeerHold,
+    PeerMigrated, PeerMigration, PeerSupply, PeerTicketRequest, PeerTicketResponse, SentVolume,
+    VmId, VmName, VmView,
 };
 use futures::future::BoxFuture;
 use std::{

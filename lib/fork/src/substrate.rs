@@ -266,6 +266,15 @@ impl Host {
         Ok(found)
     }
 
+    /// Name of a substrate that an asker may see.
+    pub(crate) fn substrate_named(
+        &self,
+        name: &str,
+        asker: Option<&str>,
+    ) -> Result<VmName, HostError> {
+        Ok(self.substrate(name, Act::Open, asker)?.name)
+    }
+
     fn view_of_substrate(&self, substrate: &Substrate) -> Result<SubstrateView, HostError> {
         let Substrate { name, entry } = substrate;
         let parts = entry.parts.as_ref();

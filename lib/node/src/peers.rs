@@ -13,15 +13,18 @@
 //! made of it, TLS above all, is kept until it has changed. It
 //! holds secrets, and is refused if others than its owner may read it.
 
-use crate::{ACTIVATIONS, CLONES, MIGRATIONS, tenants};
+mod nodes;
+
+use crate::{ACTIVATIONS, CLONES, MIGRATIONS};
 use forkyard_api_client::{Client, ClientError, Line, Place, Trust, UploadError};
 use forkyard_cluster::Cluster;
 use forkyard_fork::{Duplex, FamilyNo, Granted, HERE, Lot, Neighbours, Peer, Room};
 use forkyard_sys_host::tcp::round_trip;
 use forkyard_types::{
     ActivateResponse, ApiError, ErrorKind, FamilyId, ForkId, ForkProgress, PeerActivateRequest,
-    PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest, PeerForkResponse, PeerHold, PeerMigrated, PeerMigration, PeerSupply,
-    PeerTicketRequest, PeerTicketResponse, SentVolume, TokenSecret, VmId, VmName, VmView,
+    PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest, PeerForkResponse, PeerHold,
+    PeerMigrated, PeerMigration, PeerSupply, PeerTicketRequest, PeerTicketResponse, SentVolume,
+    TokenSecret, VmId, VmName, VmView,
 };
 use futures::future::{BoxFuture, FutureExt, ready};
 use hyper::Method;
@@ -243,63 +246,6 @@ impl Neighbours for PeersFile {
         _: Vec<Granted>,
     ) -> BoxFuture<'_, Result<Option<Box<dyn Room>>, ApiError>> {
         ready(Ok(None)).boxed()
-    }
-}
-
-impl Neighbours for Nodes {
-    fn names(&self) -> Result<Vec<String>, ApiError> {
-        let names = self.0.other_nodes().into_iter();
-        Ok(names.map(|name| name.to_string()).collect())
-    }
-
-    fn find(&self, name: &str) -> Result<Arc<dyn Peer>, ApiError> {
-        let node = name
-            .parse()
-            .map_err(|error| invalid(format!("{name:?} is no node: {error}")))?;
-        let client = self.0.client(&node).map_err(|error| error.to_api())?;
-        Ok(Arc::new(Daemon {
-            name: name.to_owned(),
-            line: client.line().into(),
-            client,
-            cluster: Some(self.0.clone()),
-        }))
-    }
-
-    fn is_gone(&self, name: &str) -> bool {
-        name.parse().is_ok_and(|node| self.0.was_removed(&node))
-    }
-
-    fn is_lost(&self, name: &str) -> bool {
-        name.parse().is_ok_and(|node| self.0.is_lost(&node))
-    }
-
-    fn claim(&self, number: FamilyNo, family: FamilyId) -> BoxFuture<'_, Result<bool, ApiError>> {
-        let asked = self.0.number(number.0, family);
-        asked
-            .map(|answer| answer.map_err(|error| error.to_api()))
-            .boxed()
-    }
-
-    fn room(
-        &self,
-        vm: VmView,
-        lots: Vec<Lot>,
-    ) -> BoxFuture<'_, Result<Option<Box<dyn Room>>, ApiError>> {
-        let asked = tenants::room(&self.0, vm, lots);
-        asked
-            .map(|answer| answer.map(Some).map_err(|error| error.to_api()))
-            .boxed()
-    }
-
-    fn room_at(
-        &self,
-        vm: VmView,
-        places: Vec<Granted>,
-    ) -> BoxFuture<'_, Result<Option<Box<dyn Room>>, ApiError>> {
-        let asked = tenants::room_at(&self.0, vm, places);
-        asked
-            .map(|answer| answer.map(Some).map_err(|error| error.to_api()))
-            .boxed()
     }
 }
 

@@ -102,9 +102,10 @@ class AsyncForkyard:
         memory_mib: int = 1024,
         vm_memory: int | None = None,
         vm_vcpus: int | None = None,
+        vm_disk: int | None = None,
     ) -> dict[str, Any]:
         """Keep VMs of a substrate ready; see Forkyard.keep_standby."""
-        return dict(await self._end.ask(_calls.keep_standby(substrate, count, memory_mib, (vm_memory, vm_vcpus))))
+        return dict(await self._end.ask(_calls.keep_standby(substrate, count, memory_mib, (vm_memory, vm_vcpus, vm_disk))))
 
     async def remove_substrate(self, name: str) -> None:
         """Remove a substrate that nothing lies over."""

@@ -135,14 +135,15 @@ class Forkyard:
         memory_mib: int = 1024,
         vm_memory: int | None = None,
         vm_vcpus: int | None = None,
+        vm_disk: int | None = None,
     ) -> dict[str, Any]:
         """Keep VMs of a substrate ready, which `activate` takes; returns the substrate.
 
         `count`: so many, 0 for none any more; without it as many as recent demand asks for.
-        `memory_mib`: what they may take together of the host's memory. `vm_memory`, in bytes, and
-        `vm_vcpus`: the size of each, as of `activate`; each size is kept beside the others.
+        `memory_mib`: what they may take together of the host's memory. `vm_memory` and `vm_disk`, in
+        bytes, and `vm_vcpus`: the size of each, as of `activate`; each size is kept beside the others.
         """
-        return dict(self._end.ask(_calls.keep_standby(substrate, count, memory_mib, (vm_memory, vm_vcpus))))
+        return dict(self._end.ask(_calls.keep_standby(substrate, count, memory_mib, (vm_memory, vm_vcpus, vm_disk))))
 
     def remove_substrate(self, name: str) -> None:
         """Remove a substrate that nothing lies over."""

@@ -159,7 +159,8 @@ fn read(file: &Path, name: Option<&str>) -> anyhow::Result<Composition> {
     }
     let stem = file.file_stem().and_then(|stem| stem.to_str());
     let name = name.or(stem).unwrap_or("composition");
-    Composition::parse(Form::of(file), &text, name).map_err(|error| anyhow!("{}: {error}", file.display()))
+    Composition::parse(Form::of(file), &text, name)
+        .map_err(|error| anyhow!("{}: {error}", file.display()))
 }
 
 /// The VMs of a composition that there are, by member.
@@ -364,6 +365,7 @@ impl Upping<'_> {
                     join,
                     to: Vec::new(),
                     spread: false,
+                    watch: None,
                 };
                 let path = format!("/v1/substrates/{substrate}/activate");
                 let made = self.client.post::<ActivateResponse>(&path, &request);

@@ -9,12 +9,12 @@ mod progress;
 mod sessions;
 mod words;
 
-use crate::daemon;
+use crate::{commands::progress::Watched, daemon};
 use arguments::Parameters;
 use forkyard_api_client::{Client, ClientError, escaped, of_vm};
 use forkyard_types::{
-    ActivateResponse, ByteCount, CloneResult, ForkRequest, ForkResponse, NetworkPolicy, RequestId, RunRequest, VmId,
-    VmView,
+    ActivateResponse, ByteCount, CloneResult, ForkRequest, ForkResponse, NetworkPolicy, RequestId,
+    RunRequest, VmId, VmView,
 };
 use hyper::Method;
 use progress::Said;
@@ -33,7 +33,8 @@ use serde::Serialize;
 use serde_json::json;
 use std::{path::PathBuf, process::ExitCode};
 use words::{
-    Activate, Exec, Fork, Read, Rm, Run, SessionEnd, SessionRead, SessionWrite, Sessions, Start, Write,
+    Activate, Exec, Fork, Read, Rm, Run, SessionEnd, SessionRead, SessionWrite, Sessions, Start,
+    Write,
 };
 
 /// Tools that leave nothing half done when they are given up: a command is hung up on,
@@ -268,9 +269,10 @@ impl Tools {
             ..ForkRequest::default()
         };
         let path = of_vm(vm, "fork");
-        let see = |fork: &_| said.say(&super::progress::text(vm, fork));
+        let what = Watched::Fork(vm);
+        let see = |fork: &_| said.say(&super::progress::text(what, fork));
         let work = client.post::<ForkResponse>(&path, &request);
-        let done = super::progress::watched(&client, vm, watch, see, work).await;
+        let done = super::progress::watched(&client, what, watch, see, work).await;
         let answer = done.map_err(refused)?;
         if context.ct.is_cancelled() {
             return self.undo(made(&answer.clones)).await;
@@ -290,16 +292,23 @@ impl Tools {
     async fn activate(
         &self,
         Parameters(words): Parameters<Activate>,
+        Extension(said): Extension<Said>,
         context: RequestContext<RoleServer>,
     ) -> Told {
+        let (client, watch) = (self.client().await?, RequestId::random());
         let path = format!("/v1/substrates/{}/activate", escaped(&words.substrate));
         let request = json!({
             "count": words.count.map_or(1u16, |it| it.as_a()),
             "name": words.name,
             "to": words.to.unwrap_or_default(),
             "spread": words.spread.unwrap_or_default(),
+            "watch": watch,
         });
-        let answer: ActivateResponse = self.post(&path, &request).await?;
+        let what = Watched::Activation(&words.substrate);
+        let see = |made: &_| said.say(&super::progress::text(what, made));
+        let work = client.post::<ActivateResponse>(&path, &request);
+        let done = super::progress::watched(&client, what, watch, see, work).await;
+        let answer = done.map_err(refused)?;
         if context.ct.is_cancelled() {
             return self.undo(made(&answer.vms)).await;
         }

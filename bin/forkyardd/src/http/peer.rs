@@ -16,9 +16,9 @@ use axum::{
 use forkyard_fork::{Host, Trusted};
 use forkyard_node::Node;
 use forkyard_types::{
-    ActivateResponse, ApiError, ErrorKind, ForkId, PeerActivateRequest, PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest,
-    PeerForkResponse, PeerHold, PeerMigrated, PeerMigration, PeerSupply, PeerTicketRequest,
-    PeerTicketResponse, SentVolume,
+    ActivateResponse, ApiError, ErrorKind, ForkId, PeerActivateRequest, PeerFamiliesRequest,
+    PeerFamiliesResponse, PeerForkRequest, PeerForkResponse, PeerHold, PeerMigrated, PeerMigration,
+    PeerSupply, PeerTicketRequest, PeerTicketResponse, SentVolume,
 };
 use futures::StreamExt;
 use hyper_util::rt::TokioIo;

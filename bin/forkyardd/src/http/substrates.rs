@@ -10,8 +10,9 @@ use axum::{
 use forkyard_fork::Host;
 use forkyard_node::Node;
 use forkyard_types::{
-    ActivateRequest, ActivateResponse, CloneResult, DockRequest, ErrorKind, PullRequest,
-    PushRequest, PushResponse, StandbyRequest, SubstrateInspect, SubstrateKey, SubstrateView,
+    ActivateRequest, ActivateResponse, CloneResult, DockRequest, ErrorKind, ForkProgress,
+    PullRequest, PushRequest, PushResponse, StandbyRequest, SubstrateInspect, SubstrateKey,
+    SubstrateView,
 };
 use std::{collections::BTreeSet, sync::Arc};
 
@@ -83,7 +84,9 @@ pub async fn activate(
         .ready(request.name.as_ref().filter(|_| request.count == 1))
         .await?;
     let made = spawned(async move {
-        let outcome = host.activate(&name, request, (user.as_deref(), taken)).await;
+        let outcome = host
+            .activate(&name, request, (user.as_deref(), taken))
+            .await;
         let made = outcome.as_ref().map_or(&[][..], |made| &made.vms);
         own_those_here(&node, user, made);
         reserved.settle(made);
@@ -109,6 +112,19 @@ pub(super) fn own_those_here(node: &Node, user: Option<String>, made: &[CloneRes
             node.cluster().own(vm.family, user.clone());
         }
     }
+}
+
+/// Activations of a substrate that are watched: those under way, and the last ones that were, the oldest first. Of
+/// each, how far this host is, and which others have answered.
+#[utoipa::path(get, path = "/v1/substrates/{name}/activations", operation_id = "activations", tag = "substrates",
+    params(("name" = String, Path, description = "Name of the substrate")),
+    responses((status = 200, body = Vec<ForkProgress>, description = "The activations"), Refusal))]
+pub async fn activations(
+    State(host): Shared,
+    Extension(asker): Extension<Asker>,
+    Path(name): Path<String>,
+) -> Answer<Vec<ForkProgress>> {
+    Ok(Json(host.activations_of(&name, asker.user())?))
 }
 
 /// Keep VMs of a substrate ready, for activations to take: so many, or as many as recent demand asks for. For its owner.

@@ -51,11 +51,20 @@ fn a_compose_file_means_what_its_toml_would() {
     );
     let port = db.env.get("PORT").map(String::as_str);
     assert_eq!((port, db.env["EMPTY"].as_str()), (Some("3306"), ""));
-    let Of::Substrate { memory, vcpus, disk, .. } = &web.of else {
+    let Of::Substrate {
+        memory,
+        vcpus,
+        disk,
+        ..
+    } = &web.of
+    else {
         panic!("{:?}", web.of);
     };
     assert_eq!((*memory, *vcpus, *disk), (Some(1024), Some(2), Some(4096)));
-    assert_eq!((web.env["MODE"].as_str(), web.env["PRICE"].as_str()), ("fast=yes", "5$"));
+    assert_eq!(
+        (web.env["MODE"].as_str(), web.env["PRICE"].as_str()),
+        ("fast=yes", "5$")
+    );
     let ports: Vec<_> = web.publish.iter().map(ToString::to_string).collect();
     assert_eq!(ports, ["127.0.0.1:8080:80/tcp", "5353:53/udp"]);
     assert_eq!(web.after, ["db".to_owned()].into());
@@ -81,7 +90,10 @@ fn what_is_not_in_the_subset_is_refused_by_its_name_and_line() {
         ("restart: sometimes", "a.restart: "),
         ("healthcheck: { test: [ping] }", "a test begins with CMD"),
         ("healthcheck: { interval: 1s }", "it has no test"),
-        ("depends_on: { b: { condition: service_completed_successfully } }", "service_completed_successfully"),
+        (
+            "depends_on: { b: { condition: service_completed_successfully } }",
+            "service_completed_successfully",
+        ),
         ("depends_on: [b]", "b, which is not in the file"),
     ] {
         let said = in_service(key);

@@ -80,7 +80,9 @@ impl<'de> Visitor<'de> for Variables {
 }
 
 fn from_outside<E: Error>(name: &str) -> E {
-    E::custom(format!("{name} has no value: none is taken from the environment here"))
+    E::custom(format!(
+        "{name} has no value: none is taken from the environment here"
+    ))
 }
 
 /// A command, as its words or as a line for the shell.
@@ -249,7 +251,9 @@ impl<'de> Visitor<'de> for Ports {
     fn visit_str<E: Error>(self, text: &str) -> Result<Port, E> {
         let text = plain(text).map_err(E::custom)?;
         text.parse().map(Port).map_err(|error| {
-            E::custom(format!("{error}; ranges and ports that are drawn are not had here"))
+            E::custom(format!(
+                "{error}; ranges and ports that are drawn are not had here"
+            ))
         })
     }
 
@@ -288,14 +292,18 @@ impl<'de> Deserialize<'de> for Memory {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         let Text(text) = Text::deserialize(from)?;
         size(&text).map(Self).ok_or_else(|| {
-            Error::custom(format!("{text:?} is no size of whole MiB, as 512m or 1g are"))
+            Error::custom(format!(
+                "{text:?} is no size of whole MiB, as 512m or 1g are"
+            ))
         })
     }
 }
 
 fn size(text: &str) -> Option<u64> {
     let text = text.trim().to_ascii_lowercase();
-    let end = text.find(|letter: char| !letter.is_ascii_digit()).unwrap_or(text.len());
+    let end = text
+        .find(|letter: char| !letter.is_ascii_digit())
+        .unwrap_or(text.len());
     let (number, unit) = text.split_at(end);
     let shift = match unit {
         "" | "b" => 0,

@@ -48,5 +48,4 @@ impl Host {
         self.incoming_images.expect(image, Some(pages));
         Ok(())
     }
-
 }

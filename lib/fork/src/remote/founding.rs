@@ -19,7 +19,7 @@ use super::{
     remote_share::RemoteShare,
     take::{page_run, run, way_to},
 };
-use crate::{Host, HostError};
+use crate::{Host, HostError, progress::Going};
 use forkyard_pager::{Fetching, Offering, Over, PeerKey, Push};
 use forkyard_types::{
     ActivateResponse, ApiError, CloneResult, ErrorKind, ImageId, PageCount, PageOrder,
@@ -114,7 +114,10 @@ impl Host {
 
     /// Finds the pages by which a disk differs from its guest image; none if that cannot be told in short.
     async fn difference(&self, disk: ImageId, base: ImageId) -> Option<PeerOver> {
-        match self.pager_call(move |pager| pager.changes(disk, base)).await {
+        match self
+            .pager_call(move |pager| pager.changes(disk, base))
+            .await
+        {
             Ok(runs) if runs.len() <= MOST_RUNS => Some(PeerOver {
                 image: base,
                 changed: runs.iter().map(page_run).collect(),
@@ -133,6 +136,7 @@ impl Host {
         &self,
         requests: Vec<(Share, PeerActivateRequest)>,
         user: Option<&str>,
+        going: Option<&Going>,
     ) -> Vec<ActivateResponse> {
         let asked = requests.into_iter().map(|(share, request)| async move {
             let wanted: Vec<VmName> = request.vms.iter().map(|vm| vm.name.clone()).collect();
@@ -144,7 +148,7 @@ impl Host {
                 let asked = share.peer.activate(request, user.map(str::to_owned));
                 self.patiently(&*share.peer, asked).await
             };
-            match answer.await {
+            let answer = match answer.await {
                 Ok(answer) => self.founded(&share, key, &wanted, answer),
                 Err(error) => {
                     self.answered(key, Vec::new());
@@ -155,7 +159,17 @@ impl Host {
                         ready_us: 0,
                     }
                 }
+            };
+            for made in &answer.vms {
+                let made = match made {
+                    CloneResult::Vm(_) => Ok(()),
+                    CloneResult::Error(error) => Err(of_peer(&share, error.clone())),
+                };
+                if let Some(going) = going {
+                    going.made(Some(share.peer.name()), &made);
+                }
             }
+            answer
         });
         join_all(asked).await
     }
@@ -179,9 +193,7 @@ impl Host {
                 made.push(vm.clone());
                 CloneResult::Vm(Box::new(vm))
             }
-            Some(CloneResult::Error(error)) => {
-                CloneResult::Error(of_peer(share, error).to_api())
-            }
+            Some(CloneResult::Error(error)) => CloneResult::Error(of_peer(share, error).to_api()),
             None => {
                 let untold = ApiError {
                     kind: ErrorKind::Host,
@@ -223,7 +235,10 @@ impl Host {
             self.fetch_image(pages.image, fetching, origin, is_own)
                 .await?;
         }
-        let parts = [(VmPart::Memory, request.memory), (VmPart::Disk, request.disk)];
+        let parts = [
+            (VmPart::Memory, request.memory),
+            (VmPart::Disk, request.disk),
+        ];
         for (part, pages) in parts {
             if pages.order == PageOrder::SettleFirst {
                 self.nearly_here(&request.substrate.name, (part, pages.image))

@@ -228,7 +228,12 @@ impl Host {
     }
 
     /// Decides for each host in which order it gets the images of an instant.
-    pub(super) async fn orders(&self, memory: ImageId, disk: ImageId, shares: &[Share]) -> Vec<Orders> {
+    pub(super) async fn orders(
+        &self,
+        memory: ImageId,
+        disk: ImageId,
+        shares: &[Share],
+    ) -> Vec<Orders> {
         let data = |image| async move {
             let used = self.pager_call(move |pager| pager.stats(image)).await;
             // What cannot be told is taken for more than can be waited for.

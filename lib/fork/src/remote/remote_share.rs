@@ -2,8 +2,8 @@
 //! there.
 
 use forkyard_types::{
-    FamilyId, ForkId, ImageId, Member, PageSecret, PeerActivateRequest, PeerForkRequest,
-    VmId, VmView,
+    FamilyId, ForkId, ImageId, Member, PageSecret, PeerActivateRequest, PeerForkRequest, VmId,
+    VmView,
 };
 use serde::{Deserialize, Serialize};
 

@@ -116,7 +116,9 @@ impl Host {
     ) -> Result<Assigned, HostError> {
         // Of two VMs of one id the second would be recorded as the first.
         if self.store.vms()?.iter().any(|record| record.id == id) {
-            return Err(HostError::Invalid(format!("a VM of id {id} is here already")));
+            return Err(HostError::Invalid(format!(
+                "a VM of id {id} is here already"
+            )));
         }
         self.slice_over(&layout.disk, template).await?;
         let shell = self.shell_as(layout, template, id, |record| record).await;

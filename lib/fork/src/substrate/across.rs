@@ -44,16 +44,15 @@ impl Host {
         self.note_use(substrate)?;
         let (names, _promised) = self.names_for(substrate, founders, &taken)?;
         let (own, rest) = names.split_at(usize::from(dealt.here).min(names.len()));
-        let requests = self
-            .requests(&of, (far.shares, rest), request)
-            .await?;
+        let going = self.watched(substrate, founders, (own.len(), far.clone()));
+        let requests = self.requests(&of, (far.shares, rest), request).await?;
         let own = own.iter().map(|name| Founder {
             name: name.clone(),
             id: None,
         });
         let (mut answer, there) = tokio::join!(
-            self.make_founders((of, founders, begun), own.collect()),
-            self.have_founded(requests, user)
+            self.make_founders((of, founders, begun), own.collect(), going.as_ref()),
+            self.have_founded(requests, user, going.as_ref())
         );
         for there in there {
             answer.vms.extend(there.vms);
@@ -133,6 +132,7 @@ impl Host {
                     count: share.count,
                     name: None,
                     to: Vec::new(),
+                    watch: None,
                     ..request.clone()
                 },
                 vms,
@@ -172,7 +172,8 @@ impl Host {
                 let size = received_size(&own, &request)?;
                 let of = self.open_substrate(&own, size).await?;
                 self.note_use(&own)?;
-                self.make_founders((of, &asked.founders, begun), wanted).await
+                self.make_founders((of, &asked.founders, begun), wanted, None)
+                    .await
             }
             None => {
                 let devices = unpacked(&request.devices, &[])?;
@@ -190,7 +191,8 @@ impl Host {
                     self.fetch_substrate(&request, over, is_trusted).await?;
                     let of = (size, request.memory.image);
                     let of = Opened::received(&substrate, devices, of)?;
-                    Ok::<_, HostError>(self.make_founders((of, &asked.founders, begun), wanted).await)
+                    let of = (of, &asked.founders, begun);
+                    Ok::<_, HostError>(self.make_founders(of, wanted, None).await)
                 };
                 let made = made.await;
                 drop(hold);

@@ -6,6 +6,7 @@ use crate::{
     clone::{Asked as AskedOfClones, Origin},
     fork::{Wanted, assign, micros},
     network_of,
+    progress::Going,
     quota::Places,
     remote::{Dealt, Far},
     snapshot::{Assigned, Layout, Snapshot, WarmShell},
@@ -16,7 +17,7 @@ use forkyard_records::FamilyRecord;
 use forkyard_substrate::access::Act;
 use forkyard_types::{
     ActivateRequest, ActivateResponse, ByteCount, CloneResult, EventVm, ForkId, ForkMode,
-    ForkReport, Member, NetworkPolicy, VmId, VmName, VmView,
+    ForkReport, Member, NetworkPolicy, RequestId, VmId, VmName, VmView,
 };
 use futures::{StreamExt as _, stream};
 use std::{collections::BTreeSet, net::Ipv4Addr, path::PathBuf, time::Instant};
@@ -56,6 +57,8 @@ pub(super) struct Founders {
     pub join: Option<String>,
     pub warm: u16,
     pub secrets: Vec<String>,
+    /// Id by which observers follow them while they are made.
+    pub watch: Option<RequestId>,
 }
 
 /// A VM that is to be made.
@@ -109,6 +112,7 @@ impl Asked {
                 join: request.join.clone(),
                 warm: request.warm,
                 secrets: request.secrets.clone(),
+                watch: request.watch,
             },
             independent: request.independent,
         })
@@ -147,6 +151,7 @@ impl Host {
         request: &ActivateRequest,
         asker: Option<&str>,
     ) -> Result<(u8, ByteCount), HostError> {
+        Asked::check(request)?;
         let (_, size) = self.sized_substrate(name, request, asker).await?;
         Ok((size.vcpus, size.memory))
     }
@@ -196,10 +201,38 @@ impl Host {
         let of = self.open_substrate(substrate, size).await?;
         self.note_use(substrate)?;
         let (names, _promised) = self.names_for(substrate, founders, &BTreeSet::new())?;
+        let going = self.watched(substrate, founders, (names.len(), Far::default()));
         let wanted = names.into_iter().map(|name| Founder { name, id: None });
+        let of = (of, founders, begun);
         Ok(self
-            .make_founders((of, founders, begun), wanted.collect())
+            .make_founders(of, wanted.collect(), going.as_ref())
             .await)
+    }
+
+    /// Has an activation that is watched be followed: so many VMs here, and others elsewhere.
+    pub(super) fn watched(
+        &self,
+        substrate: &Substrate,
+        founders: &Founders,
+        (here, far): (usize, Far),
+    ) -> Option<Going> {
+        founders.watch?;
+        let subject = EventVm {
+            // Of no VM.
+            id: VmId::random(),
+            name: substrate.name.clone(),
+            family: None,
+        };
+        let asked = AskedOfClones {
+            fork: ForkId::random(),
+            request: None,
+            watch: founders.watch,
+            mode: ForkMode::Fast,
+            scrub: Vec::new(),
+            home: None,
+            far,
+        };
+        Some(self.progress.begin_of(subject, here, &asked))
     }
 
     /// Makes these VMs of a substrate. Not cancel-safe.
@@ -207,6 +240,7 @@ impl Host {
         &self,
         (of, founders, begun): (Opened<'_>, &Founders, Instant),
         wanted: Vec<Founder>,
+        going: Option<&Going>,
     ) -> ActivateResponse {
         let source = Source {
             of,
@@ -214,7 +248,13 @@ impl Host {
             begun,
         };
         let made: Vec<_> = stream::iter(wanted)
-            .map(|founder| self.activate_one(&source, founder))
+            .map(|founder| async {
+                let made = self.activate_one(&source, founder).await;
+                if let Some(going) = going {
+                    going.made(None, &made);
+                }
+                made
+            })
             .buffered(AT_ONCE)
             .collect()
             .await;

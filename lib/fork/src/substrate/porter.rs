@@ -29,7 +29,11 @@ const PORTER: &str = "forkyard-porter";
 /// Beginnings of the variables that it gets: of keys, ways to servers and certificates.
 const VARIABLES: [&str; 5] = ["AWS_", "SSL_CERT_", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY"];
 /// Variables that name a file or folder which it reads.
-const FILES: [&str; 3] = ["SSL_CERT_FILE", "SSL_CERT_DIR", "AWS_WEB_IDENTITY_TOKEN_FILE"];
+const FILES: [&str; 3] = [
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "AWS_WEB_IDENTITY_TOKEN_FILE",
+];
 /// Largest file that it writes: 4 TiB.
 const LARGEST: u64 = 4 << 40;
 /// Most bytes of a line that it says: a manifest, in which each byte may be written as six.
@@ -162,7 +166,9 @@ fn start(program: &Path, order: &Order) -> Result<Result<Running, Failed>, HostE
                     Err(failed) => return Ok(Err(failed)),
                 }
             }
-            let files = kept.iter().filter(|(name, _)| FILES.iter().any(|it| name == it));
+            let files = kept
+                .iter()
+                .filter(|(name, _)| FILES.iter().any(|it| name == it));
             reads.extend(files.filter_map(|(_, path)| there(Path::new(path))));
             Network::Host
         }
