@@ -95,6 +95,26 @@ impl Cluster {
         cluster
     }
 
+    /// Nodes like those of [`Cluster::of_nodes`] whose machines are made up (`lib/fake-engine`).
+    pub fn of_fake_nodes(count: u8) -> Self {
+        let mut cluster = Self::idle_fake(count);
+        cluster.found(&[]);
+        cluster
+    }
+
+    /// Hosts like those of [`Cluster::new`] whose machines are.
+    pub fn fake(count: u8) -> Self {
+        Self::idle_fake(count).acquainted(&[])
+    }
+
+    fn idle_fake(count: u8) -> Self {
+        let mut cluster = Self::idle_in(count, Slot::wait_fake());
+        for host in &mut cluster.hosts {
+            host.dist = host.dist.with_file_name("fake");
+        }
+        cluster
+    }
+
     /// Listens beyond all hosts, at the returned address, for as long as the tests run.
     pub fn listen_beyond(&self) -> SocketAddr {
         let listener = self
@@ -233,9 +253,8 @@ impl Cluster {
 
     /// Starts such a cluster whose machines are made up (`lib/fake-engine`).
     pub fn fake_with_steps(count: u8) -> Self {
-        let mut cluster = Self::idle_in(count, Slot::wait_fake());
+        let mut cluster = Self::idle_fake(count);
         for host in &mut cluster.hosts {
-            host.dist = host.dist.with_file_name("fake");
             host.steps = Some(Steps::new());
         }
         cluster.acquainted(&[])

@@ -1,7 +1,8 @@
 //! Substrates: VMs that are kept small, to be woken as independent ones.
 
 use crate::{
-    BackupView, ByteCount, CloneResult, Idle, ImageId, Labels, Lifetime, NetworkPolicy, VmName,
+    BackupView, ByteCount, CloneResult, Idle, ImageId, Labels, Lifetime, NetworkPolicy, RequestId,
+    VmName,
 };
 use serde::{Deserialize, Serialize};
 use std::{collections::BTreeMap, path::PathBuf};
@@ -105,6 +106,13 @@ pub struct StandbyRequest {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 64))]
     pub vm_vcpus: Option<u8>,
+    /// Root disk of each VM in bytes, as `activate` takes it; as it was docked if absent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(
+        feature = "schema",
+        schema(value_type = u64, minimum = 1_048_576, maximum = 1_099_511_627_776_u64, multiple_of = 1_048_576)
+    )]
+    pub vm_disk: Option<ByteCount>,
 }
 
 fn standby_memory_mib() -> u64 {
@@ -121,6 +129,9 @@ pub struct StandbyView {
     /// vCPUs of each of them.
     #[serde(default)]
     pub vcpus: u8,
+    /// Root disk of each of them; 0: as it was docked.
+    #[serde(default)]
+    pub disk: ByteCount,
     /// Number that its user wants; as many as recent demand asks for if absent.
     pub count: Option<u16>,
     /// Memory that they may take together.
@@ -288,6 +299,17 @@ pub struct ActivateRequest {
     /// network of its own for each if absent.
     #[serde(default)]
     pub join: Option<String>,
+    /// Hosts that make them, in turns: nodes of the cluster or peers by name, `here` for the host that is
+    /// asked; that one alone if absent.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[cfg_attr(feature = "schema", schema(max_items = 256))]
+    pub to: Vec<String>,
+    /// In a cluster: each on the node with most vCPUs free.
+    #[serde(default)]
+    pub spread: bool,
+    /// Id by which its progress is looked at: `GET /v1/substrates/{name}/activations`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub watch: Option<RequestId>,
 }
 
 fn one() -> u16 {

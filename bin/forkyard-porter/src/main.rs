@@ -5,7 +5,7 @@
 //!                    <--what it says (lines of JSON, standard output)--
 //! ```
 //!
-//! A process of its own for each order: no other reads the file of the stores' keys or speaks to servers, and
+//! A process of its own for each order: no other uses the stores' keys or speaks to servers, and
 //! what comes from a store is checked again by the daemon, piece by piece, before it is used. It holds
 //! a few pieces in memory, whatever the size of a substrate.
 //!
@@ -20,7 +20,6 @@ mod collection;
 mod fetch;
 mod objects;
 mod push;
-mod settings;
 
 use forkyard_objects::order::{Done, Failed, Order, Said, Work};
 use nix::sys::stat::{Mode, umask};

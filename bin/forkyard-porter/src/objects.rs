@@ -1,22 +1,25 @@
 //! Objects of one store: read within bounds, written as a whole.
 
-use crate::settings::{Secret, Settings};
 use forkyard_objects::{
     Address, Digest, LONGEST, Piece, Root, layout,
     order::{Done, Failed, Order, Said},
+    settings::{Secret, Settings},
 };
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::{
-    BackoffConfig, ClientOptions, Error, ObjectMeta, ObjectStore, ObjectStoreExt, PutMode,
-    PutOptions, PutPayload, RetryConfig, aws::AmazonS3Builder, local::LocalFileSystem, path::Path,
+    BackoffConfig, Certificate, ClientOptions, Error, ObjectMeta, ObjectStore, ObjectStoreExt,
+    PutMode, PutOptions, PutPayload, RetryConfig, aws::AmazonS3Builder, local::LocalFileSystem,
+    path::Path,
 };
-use std::{error, sync::Arc, time::Duration};
+use std::{error, fs, io::Read, sync::Arc, time::Duration};
 
 /// Requests under way at once.
 pub const AT_ONCE: usize = 6;
 /// Time for which a request that fails is repeated.
 const PATIENCE: Duration = Duration::from_secs(30);
 const REPEATED: usize = 6;
+/// Most bytes of a file of certificates.
+const MOST_CERTIFICATES: u64 = 4 << 20;
 
 /// The objects of a store.
 #[derive(Clone, Debug)]
@@ -45,7 +48,9 @@ impl Objects {
             }
             Root::Bucket(name) => {
                 let settings = order.settings.as_deref().map(Settings::read).transpose()?;
-                Arc::new(bucket(name, &settings.unwrap_or_default()).map_err(fault)?)
+                let settings = settings.unwrap_or_default();
+                let authorities = authorities(settings.authority_of(name))?;
+                Arc::new(bucket(name, &settings, authorities).map_err(fault)?)
             }
         };
         let prefix = Path::parse(address.prefix()).map_err(|error| fault(error.into()))?;
@@ -254,7 +259,28 @@ fn seconds(facts: &ObjectMeta) -> u64 {
     u64::try_from(facts.last_modified.timestamp()).unwrap_or_default()
 }
 
-fn bucket(name: &str, settings: &Settings) -> Result<impl ObjectStore, Error> {
+/// Reads certificates that a server is trusted by.
+fn authorities(path: Option<&std::path::Path>) -> Result<Vec<Certificate>, Failed> {
+    let Some(path) = path else {
+        return Ok(Vec::new());
+    };
+    let refuse = |why: String| Failed::Settings(format!("ca_file {}: {why}", path.display()));
+    let file = fs::File::open(path).map_err(|error| refuse(error.to_string()))?;
+    let mut text = Vec::new();
+    let read = file.take(MOST_CERTIFICATES).read_to_end(&mut text);
+    read.map_err(|error| refuse(error.to_string()))?;
+    let found = Certificate::from_pem_bundle(&text).map_err(|error| refuse(told(&error)))?;
+    match found.is_empty() {
+        true => Err(refuse("there is no certificate in it (PEM)".into())),
+        false => Ok(found),
+    }
+}
+
+fn bucket(
+    name: &str,
+    settings: &Settings,
+    authorities: Vec<Certificate>,
+) -> Result<impl ObjectStore, Error> {
     let builder = match settings.bucket.get(name) {
         None => AmazonS3Builder::from_env(),
         Some(own) => {
@@ -279,7 +305,15 @@ fn bucket(name: &str, settings: &Settings) -> Result<impl ObjectStore, Error> {
             builder
         }
     };
-    let client = ClientOptions::new()
+    // Those of the system are believed of a server that has none of its own.
+    let client = match authorities.is_empty() {
+        true => ClientOptions::new(),
+        false => ClientOptions::new().with_no_system_certificates(true),
+    };
+    let client = authorities
+        .into_iter()
+        .fold(client, ClientOptions::with_root_certificate);
+    let client = client
         .with_connect_timeout(Duration::from_secs(10))
         .with_timeout(Duration::from_secs(120));
     let client = match settings

@@ -27,7 +27,7 @@ use axum::{
 };
 use forkyard_api_client::{Client, ClientError};
 use forkyard_cluster::{Cluster, ClusterError};
-use forkyard_node::{CLONES, MIGRATIONS};
+use forkyard_node::{ACTIVATIONS, CLONES, MIGRATIONS};
 use forkyard_service::{changes, replay::Replay, strip};
 use forkyard_types::{ErrorKind, NodeName};
 use hyper::body::Incoming;
@@ -80,7 +80,7 @@ pub async fn route(
     };
     let what = vm.as_ref().map(|(_, what)| what.as_str());
     let new_work = request.method() == Method::POST
-        && ([CLONES, MIGRATIONS].contains(&request.uri().path())
+        && ([ACTIVATIONS, CLONES, MIGRATIONS].contains(&request.uri().path())
             || matches!(what, Some("fork" | "checkpoint" | "migrate")));
     if new_work && let Err(error) = node.cluster().may_act() {
         return Refusal::from(error).into_response();

@@ -1,7 +1,7 @@
 //! Substrates in object stores: a folder, and a server that speaks S3.
 
 use crate::{
-    s3::{BUCKET, S3, SECRET},
+    s3::{BUCKET, S3, SECRET, write_settings_of},
     substrates::{activate, substrates},
 };
 use forkyard_e2e::{Host, eventually};
@@ -317,4 +317,43 @@ fn a_pool_is_backed_up_in_the_background_and_outlives_its_host() {
     other.ok(["rm", "--all"]);
     other.ok(["substrate", "rm", "t"]);
     other.end();
+}
+
+#[test]
+fn a_server_of_a_private_authority_is_trusted_by_that_alone() {
+    let s3 = S3::new();
+    let folder = tempfile::tempdir().expect("a folder");
+    let of = |name: &str| folder.path().join(name);
+    let settings = of("settings");
+    let host = Host::fake().telling("FORKYARD_OBJECT_STORES", &settings.display().to_string());
+    let (at, certificate) = s3.serve_privately(&host, &of("own"));
+    // Another's, which says of itself that it is for the same address.
+    S3::new().serve_privately(&host, &of("other"));
+    with_two(&host);
+    host.ok(["run", "tiny", "--name", "z"]);
+    let store = format!("s3://{BUCKET}/team");
+    let url = format!("https://{at}");
+    let trusting = |path: &Path| {
+        let more = format!("ca_file = '{}'\n", path.display());
+        write_settings_of(&settings, &url, SECRET, &more);
+    };
+    let other = of("other").join("cert.pem");
+    write_settings_of(&settings, &url, SECRET, "");
+    host.fails(["substrate", "push", "s", &store]);
+    trusting(&other);
+    host.fails(["substrate", "push", "s", &store]);
+    for (path, why) in [(of("none"), "none"), (settings.clone(), "no certificate")] {
+        trusting(&path);
+        let said = host.fails(["substrate", "push", "s", &store]);
+        assert!(said.contains("ca_file") && said.contains(why), "{said}");
+    }
+    assert!(files(&s3.objects()).is_empty());
+    trusting(&certificate);
+    assert!(push(&host, "s", &store).sent.0 > 0);
+    host.ok(["substrate", "rm", "--store", &store, "s"]);
+    host.ok(["rm", "--all"]);
+    for name in ["t", "s"] {
+        host.ok(["substrate", "rm", name]);
+    }
+    host.end();
 }

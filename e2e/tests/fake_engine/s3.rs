@@ -1,6 +1,7 @@
 //! A server that speaks S3 over a folder, in the networks of hosts: `s3s-fs`, which can be had to fail.
 
 use forkyard_e2e::Host;
+use forkyard_tls::Certificate;
 use hyper::{
     body::Incoming,
     server::conn::http1,
@@ -25,6 +26,7 @@ use std::{
 };
 use tempfile::TempDir;
 use tokio::runtime::Runtime;
+use tokio_rustls::TlsAcceptor;
 
 pub const BUCKET: &str = "images";
 /// Part of the key that must be seen nowhere.
@@ -73,19 +75,28 @@ impl S3 {
 
     /// Serves on a host's network, and writes that host's settings to a file.
     pub fn serve(&self, host: &Host, settings: &Path) {
-        let listener = host.within(|| {
-            let mut up = Command::new("ip");
-            up.args(["link", "set", "lo", "up"]);
-            assert!(up.status().expect("ip").success());
-            TcpListener::bind(("127.0.0.1", 0)).expect("bound")
-        });
+        let listener = listen(host);
         write_settings(settings, listener.local_addr().expect("an address"), SECRET);
+        self.accept(listener, None);
+    }
+
+    /// Serves behind TLS, with a certificate that nothing but itself vouches for; returns the server's address
+    /// and that certificate's file.
+    pub fn serve_privately(&self, host: &Host, folder: &Path) -> (SocketAddr, PathBuf) {
+        let listener = listen(host);
+        let at = listener.local_addr().expect("an address");
+        let own = Certificate::kept_in(folder, &[at.ip().to_string()]).expect("made");
+        self.accept(listener, Some(own.server().expect("a server").into()));
+        (at, folder.join("cert.pem"))
+    }
+
+    fn accept(&self, listener: TcpListener, tls: Option<TlsAcceptor>) {
         let (service, limits) = (self.service.clone(), self.limits.clone());
         listener.set_nonblocking(true).expect("set");
         self.runtime.spawn(async move {
             let listener = tokio::net::TcpListener::from_std(listener).expect("a listener");
             while let Ok((socket, _)) = listener.accept().await {
-                let (service, limits) = (service.clone(), limits.clone());
+                let (service, limits, tls) = (service.clone(), limits.clone(), tls.clone());
                 let answer = service_fn(move |request: hyper::Request<Incoming>| {
                     let (service, limits) = (service.clone(), limits.clone());
                     async move {
@@ -106,7 +117,19 @@ impl S3 {
                         .map_err(io::Error::other)
                     }
                 });
-                tokio::spawn(http1::Builder::new().serve_connection(TokioIo::new(socket), answer));
+                let serving = http1::Builder::new();
+                tokio::spawn(async move {
+                    match tls {
+                        None => drop(serving.serve_connection(TokioIo::new(socket), answer).await),
+                        // Clients that do not trust it go away here.
+                        Some(tls) => {
+                            if let Ok(socket) = tls.accept(socket).await {
+                                let socket = TokioIo::new(socket);
+                                drop(serving.serve_connection(socket, answer).await);
+                            }
+                        }
+                    }
+                });
             }
         });
     }
@@ -133,11 +156,25 @@ impl S3 {
     }
 }
 
+fn listen(host: &Host) -> TcpListener {
+    host.within(|| {
+        let mut up = Command::new("ip");
+        up.args(["link", "set", "lo", "up"]);
+        assert!(up.status().expect("ip").success());
+        TcpListener::bind(("127.0.0.1", 0)).expect("bound")
+    })
+}
+
 /// Writes the settings of the bucket.
 pub fn write_settings(path: &Path, server: SocketAddr, secret: &str) {
+    write_settings_of(path, &format!("http://{server}"), secret, "");
+}
+
+/// Writes them for a server of that URL, with more lines.
+pub fn write_settings_of(path: &Path, url: &str, secret: &str, more: &str) {
     let text = format!(
-        "[bucket.{BUCKET}]\nendpoint = 'http://{server}'\nregion = 'eu-west-1'\naccess_key_id = '{NAME}'\n\
-         secret_access_key = '{secret}'\n"
+        "[bucket.{BUCKET}]\nendpoint = '{url}'\nregion = 'eu-west-1'\naccess_key_id = '{NAME}'\n\
+         secret_access_key = '{secret}'\n{more}"
     );
     fs::write(path, text).expect("written");
     fs::set_permissions(path, fs::Permissions::from_mode(0o600)).expect("set");

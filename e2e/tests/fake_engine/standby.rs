@@ -2,7 +2,7 @@
 
 use crate::substrates::{activate, substrates};
 use forkyard_e2e::{Fault, Host, eventually, is_sound};
-use forkyard_types::{StandbyView, VmView};
+use forkyard_types::{ByteCount, StandbyView, SubstrateInspect, VmView};
 
 fn with_s() -> Host {
     let host = Host::fake();
@@ -131,6 +131,40 @@ fn as_many_are_ready_as_demand_asks_for_and_memory_has_room_for() {
         seen.limit.0 == 1 << 20 && seen.ready == seen.wanted && taken <= seen.limit.0
     });
     assert!(standby(&host).wanted < 9, "{:?}", standby(&host));
+    host.ok(["rm", "--all"]);
+    host.ok(["substrate", "rm", "s"]);
+    host.end();
+}
+
+#[test]
+fn those_with_a_larger_disk_are_kept_beside_the_others_and_taken_by_its_size() {
+    let host = with_s();
+    let seen: SubstrateInspect = host.json(["substrate", "inspect", "s"]);
+    let disk = ByteCount(seen.sizes.disk.0 + (64 << 20));
+    let size = format!("{}M", disk.0 >> 20);
+    let words = ["substrate", "standby", "s", "--memory", "65536"];
+    let keep = |more: &[&str]| drop(host.start(words.iter().chain(more), "").wait().exited(0));
+    keep(&["--count", "1", "--vm-disk", &size]);
+    let larger = || substrates(&host).remove(0).standby_larger.remove(0);
+    eventually("one is ready", || larger().ready == 1);
+    assert_eq!(larger().disk, disk);
+    // One that is wanted as it was docked is another.
+    activate(&host, &["s"]);
+    assert_eq!(larger().hits, 0);
+    let vm = activate(&host, &["s", "--as", "web", "--disk", &size]).remove(0);
+    assert_eq!((larger().hits, vm.name.as_str()), (1, "web"));
+    let too_small = [
+        "substrate",
+        "standby",
+        "s",
+        "--count",
+        "1",
+        "--vm-disk",
+        "1M",
+    ];
+    host.fails(too_small);
+    keep(&["--count", "0", "--vm-disk", &size]);
+    assert!(substrates(&host)[0].standby_larger.is_empty());
     host.ok(["rm", "--all"]);
     host.ok(["substrate", "rm", "s"]);
     host.end();

@@ -32,7 +32,7 @@ fn with_p() -> Host {
 }
 
 /// Tells whether a list of VMs waits for some that are being made.
-fn waits_for_made(host: &Host) -> bool {
+pub fn waits_for_made(host: &Host) -> bool {
     let mut socket = UnixStream::connect(host.folder().join("run/api.sock")).expect("a daemon");
     socket
         .set_read_timeout(Some(Duration::from_millis(500)))

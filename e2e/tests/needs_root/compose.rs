@@ -38,6 +38,22 @@ command = ["httpd", "-f", "-p", "8080", "-h", "/root"]
 health = { test = ["wget", "-q", "-O", "/dev/null", "http://127.0.0.1:8080/word"], interval = "100ms" }
 "#;
 
+/// The same as a compose file, which copies nothing.
+const YAML: &str = r#"
+name: mix
+services:
+  user:
+    image: tiny
+    depends_on: { web: { condition: service_healthy } }
+    command: wget -q -O /root/got http://web:8080/word && mv /root/got /root/word
+    healthcheck: { test: ["CMD", "test", "-e", "/root/word"], interval: 100ms }
+  web:
+    image: tiny
+    ports: ["127.0.0.1:18080:8080"]
+    command: ["httpd", "-f", "-p", "8080", "-h", "/root"]
+    healthcheck: { test: wget -q -O /dev/null http://127.0.0.1:8080/word, interval: 100ms }
+"#;
+
 /// Asks the published port, from the host.
 fn word(host: &Host) -> Option<String> {
     host.within(|| {
@@ -83,9 +99,11 @@ fn members_of_a_file_find_each_other_by_name_and_begin_in_order() {
         word(&host).as_deref() == Some("hello")
     });
 
-    // As if `up` had been killed before it had begun that: the next one does.
+    // As if `up` had been killed before it had begun that: the next one does, by whichever file.
     host.sh("mix-user", "rm /run/forkyard-up /root/word");
-    let again: IsUp = host.json(["up", file]);
+    let yaml = folder.path().join("any.yaml");
+    fs::write(&yaml, YAML).expect("written");
+    let again: IsUp = host.json(["up", yaml.to_str().expect("text")]);
     assert!(again.members.values().all(|member| !member.made));
     assert_eq!(host.sh("mix-user", "cat /root/word"), "hello");
 

@@ -99,6 +99,27 @@ fn a_guests_ticket_has_clones_on_other_hosts_and_its_join_has_their_statuses() {
     assert_eq!(joined(a), "1 21\n2 22\n3 23");
     eventually("their end", || clones(a).is_empty());
     assert_eq!(a.json::<VmInspect>(["inspect", "p"]).forks.len(), 2);
+
+    // It ends as a substrate, of which each of them wakes one.
+    a.ok(["substrate", "dock", "p", "--name", "s", "--kind", "private"]);
+    a.ok([
+        "substrate",
+        "activate",
+        "s",
+        "--count",
+        "2",
+        "--to",
+        "h1,here",
+    ]);
+    let there = clones(a);
+    let nodes: Vec<_> = there.values().map(String::as_str).collect();
+    assert_eq!(nodes, ["h0", "h1"], "{there:?}");
+    for vm in there.keys() {
+        let said = a.sh(vm, "hostname; cat /m/joined");
+        assert_eq!(said, format!("{vm}\n1 21\n2 22\n3 23"));
+    }
+    a.ok(["rm", "--all"]);
+    a.ok(["substrate", "rm", "s"]);
     cluster.end();
 }
 

@@ -1,10 +1,10 @@
 //! A file that makes sense.
 
-use crate::{File, Health, MemberFile};
+use crate::{File, Health, MemberFile, yaml};
 use forkyard_types::{NetworkPolicy, Publish, Restart, VmName};
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
+    path::{Path, PathBuf},
 };
 
 /// Members of one composition.
@@ -43,6 +43,12 @@ pub enum ComposeError {
         /// The member.
         member: String,
     },
+    /// An image's VM is to have a disk of another size.
+    #[error("{member}: disk is of a substrate; what boots has its image's")]
+    DiskOfImage {
+        /// The member.
+        member: String,
+    },
     /// A member waits for one that is not in the file.
     #[error("{member} is to be after {after}, which is not in the file")]
     Unknown {
@@ -75,6 +81,26 @@ pub enum ComposeError {
         /// The command or the test.
         what: &'static str,
     },
+}
+
+/// Language that a file is written in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Form {
+    /// This crate's own form.
+    Toml,
+    /// The subset of compose files.
+    Yaml,
+}
+
+impl Form {
+    /// Tells the form of a file by its name.
+    pub fn of(path: &Path) -> Self {
+        let suffix = path.extension().and_then(|suffix| suffix.to_str());
+        match suffix {
+            Some("yaml" | "yml") => Self::Yaml,
+            Some(_) | None => Self::Toml,
+        }
+    }
 }
 
 /// A file that makes sense.
@@ -131,14 +157,20 @@ pub enum Of {
         memory: Option<u64>,
         /// Number of vCPUs; none: as many as were docked.
         vcpus: Option<u8>,
+        /// Root disk in MiB; none: as was docked.
+        disk: Option<u64>,
     },
 }
 
 impl Composition {
     /// Reads a file's text; `name` is that of the composition if the file has none.
-    pub fn parse(text: &str, name: &str) -> Result<Self, ComposeError> {
-        let file: File =
-            toml::from_str(text).map_err(|error| ComposeError::Form(error.to_string()))?;
+    pub fn parse(form: Form, text: &str, name: &str) -> Result<Self, ComposeError> {
+        let file = match form {
+            Form::Toml => {
+                toml::from_str(text).map_err(|error| ComposeError::Form(error.to_string()))?
+            }
+            Form::Yaml => yaml::read(text)?,
+        };
         Self::of(file, name)
     }
 
@@ -234,12 +266,18 @@ impl Member {
             return Err(wordless("health.test"));
         }
         let of = match (file.image, file.from) {
-            (Some(image), None) => Of::Image {
-                image,
-                vcpus: file.vcpus.unwrap_or(1),
-                memory: file.memory.unwrap_or(256),
-                restart: file.restart,
-            },
+            (Some(image), None) => {
+                if file.disk.is_some() {
+                    let member = member.to_owned();
+                    return Err(ComposeError::DiskOfImage { member });
+                }
+                Of::Image {
+                    image,
+                    vcpus: file.vcpus.unwrap_or(1),
+                    memory: file.memory.unwrap_or(256),
+                    restart: file.restart,
+                }
+            }
             (None, Some(from)) => {
                 if file.restart != Restart::No {
                     let member = member.to_owned();
@@ -249,6 +287,7 @@ impl Member {
                     substrate: from,
                     memory: file.memory,
                     vcpus: file.vcpus,
+                    disk: file.disk,
                 }
             }
             (Some(_), Some(_)) | (None, None) => {
@@ -298,13 +337,13 @@ mod tests {
     "#;
 
     fn refused(text: &str) -> String {
-        let refused = Composition::parse(text, "x").expect_err("makes no sense");
+        let refused = Composition::parse(Form::Toml, text, "x").expect_err("makes no sense");
         refused.to_string()
     }
 
     #[test]
     fn a_member_begins_once_those_that_it_waits_for_are_well() {
-        let lamp = Composition::parse(LAMP, "lamp").expect("makes sense");
+        let lamp = Composition::parse(Form::Toml, LAMP, "lamp").expect("makes sense");
         assert_eq!(lamp.members["web"].vm.as_str(), "lamp-web");
         let set = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
         assert_eq!(lamp.startable(&set(&[]), &set(&[])), ["db"]);

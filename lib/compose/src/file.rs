@@ -29,6 +29,8 @@ pub struct MemberFile {
     pub vcpus: Option<u8>,
     /// Memory in MiB; 256 if absent, of a substrate as much as was docked.
     pub memory: Option<u64>,
+    /// Root disk in MiB, of a substrate's VM; as was docked if absent.
+    pub disk: Option<u64>,
     /// Environment of every command that is run in it.
     #[serde(default)]
     pub env: BTreeMap<String, String>,

@@ -2,16 +2,18 @@
 //! which of them wait for which, and when each is well. Policy alone; nothing here waits or connects.
 //!
 //! ```text
-//! text --parse--> File --check--> Composition --startable--> members whose command may begin now
+//! TOML or YAML --parse--> File --check--> Composition --startable--> members whose command may begin now
 //! ```
 
 mod check;
 mod file;
 mod health;
+mod yaml;
 
-pub use check::{ComposeError, Composition, Member, Of};
+pub use check::{ComposeError, Composition, Form, Member, Of};
 pub use file::{File, HealthFile, MemberFile};
 pub use health::{Health, Pulse, Verdict};
+pub use yaml::LONGEST;
 
 /// Label of a VM: the composition that it belongs to.
 pub const COMPOSITION: &str = "composition";

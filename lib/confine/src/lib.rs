@@ -44,6 +44,9 @@ pub enum Who {
     Fetcher(Reach),
     /// Root, with the right to read what any user owns and no other.
     Reader,
+    /// Root, which owns the files that it is given, and no right beyond that: it carries them to and from
+    /// stores.
+    Carrier,
     /// Root, with the rights to make files of any user and to read and change them, and no other.
     Unpacker,
 }
@@ -147,6 +150,9 @@ const SOCKETS: Call = Call::only(
     ],
 );
 
+/// Two ends of a pipe within the program: what its runtime has signals be told by.
+const PAIR: Call = Call::only(libc::SYS_socketpair, 0, u64::MAX, &[libc::AF_UNIX as u64]);
+
 /// Calls beside those of every program: folders, attributes and blocks of files, and what qemu-img
 /// has its threads woken by.
 const MORE: [c_long; 11] = [
@@ -193,6 +199,22 @@ const MAKING: [c_long; 19] = [
     libc::SYS_utimensat,
 ];
 
+/// Calls of a program that carries files, beside those of the others: it makes and replaces files in a store
+/// that is a folder.
+const CARRYING: [c_long; 11] = [
+    libc::SYS_fchmod,
+    libc::SYS_link,
+    libc::SYS_linkat,
+    libc::SYS_mkdir,
+    libc::SYS_mkdirat,
+    libc::SYS_rename,
+    libc::SYS_renameat,
+    libc::SYS_renameat2,
+    libc::SYS_rmdir,
+    libc::SYS_unlink,
+    libc::SYS_unlinkat,
+];
+
 /// Has `command` run so, found in its jail, with no other variables. To be started by
 /// [`spawn_first`](forkyard_sys_host::process::spawn_first) if it is to see no other
 /// process. Takes root. Blocks for some milliseconds.
@@ -216,12 +238,17 @@ pub fn confine(command: &mut Command, to: Confinement<'_>) -> io::Result<()> {
         Who::Fetcher(reach) => (reach.user(), &[], Some(THREADS_OF_FETCHERS)),
         // Root's threads are all counted together.
         Who::Reader => (0, &[Capability::ReadAll], None),
+        Who::Carrier => (0, &[], None),
         Who::Unpacker => (0, &UNPACKING, None),
     };
     let any = ITSELF.into_iter().chain(FILES).chain(MORE);
     let mut calls: Vec<_> = any.map(Call::any).chain(RESTRICTED).collect();
     if to.who == Who::Unpacker {
         calls.extend(MAKING.map(Call::any));
+    }
+    if to.who == Who::Carrier {
+        calls.extend(CARRYING.map(Call::any));
+        calls.push(PAIR);
     }
     let network = match to.network {
         Network::None => empty_network()?,

@@ -80,7 +80,7 @@ pub use images::{Incoming, Outgoing};
 pub use migrate::IncomingVolume;
 pub use options::Options;
 pub use quota::QuotaReached;
-pub use remote::{HERE, Neighbours, Peer, SettleFirst, UnknownOrder};
+pub use remote::{HERE, Neighbours, Peer, SettleFirst, Trusted, UnknownOrder};
 pub use room::{Granted, Lot, Room};
 pub use snapshot::OtherAgent;
 pub use substrate::{Stores, SubstrateError};

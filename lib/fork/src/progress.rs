@@ -223,6 +223,19 @@ impl Host {
         Ok(join_all(looks).await)
     }
 
+    /// Activations of a substrate under way that are watched, and those that were lately: what each host has
+    /// answered so far.
+    pub fn activations_of(
+        &self,
+        name: &str,
+        asker: Option<&str>,
+    ) -> Result<Vec<ForkProgress>, HostError> {
+        let name = self.substrate_named(name, asker)?;
+        let watched = self.progress.of(name.as_str()).into_iter();
+        let watched = watched.map(|(_, progress)| progress);
+        Ok(watched.filter(|it| it.watch.is_some()).collect())
+    }
+
     /// Asks another host for its progress; falls back to the known figures if
     /// it does not answer.
     async fn as_it_says(&self, parent: VmId, fork: ForkId, known: HostProgress) -> HostProgress {

@@ -16,7 +16,9 @@
 mod coming;
 mod deal;
 mod disk;
+mod fetch;
 mod follow;
+mod founding;
 mod hand_out;
 mod hosts;
 mod incoming_images;
@@ -31,6 +33,8 @@ mod take;
 pub(crate) use coming::Coming;
 pub use deal::HERE;
 pub(crate) use deal::{Dealt, Far, Share};
+pub(crate) use founding::Offered;
+pub use founding::Trusted;
 pub(crate) use hand_out::{PeerRequests, draw};
 pub(crate) use hosts::check as check_hosts;
 pub(crate) use incoming_images::{Hold, IncomingImages};
@@ -44,10 +48,10 @@ use forkyard_agent_link::Duplex;
 use forkyard_network::Subnet;
 use forkyard_records::{FamilyNo, FamilyRecord};
 use forkyard_types::{
-    ApiError, FamilyId, ForkId, ForkProgress, PeerFamiliesRequest, PeerFamiliesResponse,
-    PeerForkRequest, PeerForkResponse, PeerHold, PeerMigrated, PeerMigration, PeerSupply,
-    PeerTicketRequest, PeerTicketResponse, PeerVolumeAnswer, PeerVolumeStep, SentVolume, VmId,
-    VmName, VmView,
+    ActivateResponse, ApiError, FamilyId, ForkId, ForkProgress, PeerActivateRequest,
+    PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest, PeerForkResponse, PeerHold,
+    PeerMigrated, PeerMigration, PeerSupply, PeerTicketRequest, PeerTicketResponse,
+    PeerVolumeAnswer, PeerVolumeStep, SentVolume, VmId, VmName, VmView,
 };
 use futures::future::BoxFuture;
 use std::{
@@ -75,6 +79,14 @@ pub trait Peer: fmt::Debug + Send + Sync {
     /// Has it make clones. If cancelled, it makes them all the same.
     fn clones(&self, request: PeerForkRequest)
     -> BoxFuture<'_, Result<PeerForkResponse, ApiError>>;
+
+    /// Has it make VMs of a substrate, for a user of this host's cluster if one asks. If cancelled, it makes
+    /// them all the same.
+    fn activate(
+        &self,
+        request: PeerActivateRequest,
+        user: Option<String>,
+    ) -> BoxFuture<'_, Result<ActivateResponse, ApiError>>;
 
     /// Has it take a step of a VM's way there. If cancelled, it takes it all the same.
     fn migration(&self, step: PeerMigration) -> BoxFuture<'_, Result<PeerMigrated, ApiError>>;

@@ -15,6 +15,7 @@
 //!
 //! [`settle`]: Host::settle_substrates
 
+mod across;
 mod activate;
 mod backup;
 mod boots;
@@ -263,6 +264,15 @@ impl Host {
         })?;
         open(act, &found, asker)?;
         Ok(found)
+    }
+
+    /// Name of a substrate that an asker may see.
+    pub(crate) fn substrate_named(
+        &self,
+        name: &str,
+        asker: Option<&str>,
+    ) -> Result<VmName, HostError> {
+        Ok(self.substrate(name, Act::Open, asker)?.name)
     }
 
     fn view_of_substrate(&self, substrate: &Substrate) -> Result<SubstrateView, HostError> {

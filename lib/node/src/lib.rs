@@ -29,3 +29,6 @@ pub const CLONES: &str = "/v1/peer/clones";
 
 /// Path at which a host has a VM move to another one.
 pub const MIGRATIONS: &str = "/v1/peer/migrations";
+
+/// Path at which a host has another one make VMs of a substrate.
+pub const ACTIVATIONS: &str = "/v1/peer/activations";

@@ -11,7 +11,7 @@ use crate::{closed, news, tenants};
 use forkyard_cluster::{Claim, Cluster, ClusterError, Standing};
 use forkyard_events::Selection;
 use forkyard_fork::{Host, HostError, VmError};
-use forkyard_types::{EventKind, RunRequest, VmId, VmState, VmView};
+use forkyard_types::{EventKind, VmId, VmName, VmState, VmView};
 use std::{
     collections::BTreeSet,
     error::Error,
@@ -102,9 +102,9 @@ impl Node {
     }
 
     /// Makes sure that a VM may be made here, by this name if one is given.
-    pub async fn ready(&self, request: &RunRequest) -> Result<Ready, ClusterError> {
+    pub async fn ready(&self, name: Option<&VmName>) -> Result<Ready, ClusterError> {
         self.cluster().may_act()?;
-        let claim = match &request.name {
+        let claim = match name {
             Some(name) => Some(self.cluster().claim(name).await?),
             None => None,
         };

@@ -3,7 +3,9 @@
 use crate::{Node, tenants::Rooms};
 use forkyard_cluster::{ClusterError, Layout, Need, Reservation, Wish};
 use forkyard_fork::HERE;
-use forkyard_types::{ApiError, ByteCount, ErrorKind, ForkRequest, NodeName, RunRequest, VmView};
+use forkyard_types::{
+    ActivateRequest, ApiError, ByteCount, ErrorKind, ForkRequest, NodeName, RunRequest, VmView,
+};
 use std::collections::BTreeMap;
 
 impl Node {
@@ -39,21 +41,52 @@ impl Node {
         vm: &VmView,
         request: &mut ForkRequest,
     ) -> Result<(Rooms, Vec<ApiError>), ApiError> {
+        let need = Need {
+            vcpus: vm.vcpus_taken(),
+            memory: vm.memory,
+        };
+        let user = self.cluster().owner(vm.family);
+        let placed = Placed {
+            count: &mut request.count,
+            to: &mut request.to,
+            spread: &mut request.spread,
+        };
+        self.place_all(placed, need, user).await
+    }
+
+    /// Places for VMs of a substrate of this host's, likewise.
+    pub async fn place_founders(
+        &self,
+        (vcpus, memory): (u8, ByteCount),
+        user: Option<String>,
+        request: &mut ActivateRequest,
+    ) -> Result<(Rooms, Vec<ApiError>), ApiError> {
+        let placed = Placed {
+            count: &mut request.count,
+            to: &mut request.to,
+            spread: &mut request.spread,
+        };
+        self.place_all(placed, Need { vcpus, memory }, user).await
+    }
+
+    async fn place_all(
+        &self,
+        request: Placed<'_>,
+        need: Need,
+        user: Option<String>,
+    ) -> Result<(Rooms, Vec<ApiError>), ApiError> {
         let own = self.cluster().name();
         let wish = |count, layout, only| Wish {
-            user: self.cluster().owner(vm.family),
+            user: user.clone(),
             count,
-            need: Need {
-                vcpus: vm.vcpus_taken(),
-                memory: vm.memory,
-            },
+            need,
             layout,
             near: Some(own.clone()),
             only,
         };
         let wishes = match request.spread {
-            true => vec![wish(request.count, Layout::Spread, None)],
-            false => named(request, own)?
+            true => vec![wish(*request.count, Layout::Spread, None)],
+            false => named((*request.count, request.to), own)?
                 .into_iter()
                 .map(|(node, count)| wish(count, Layout::Pack, Some(node)))
                 .collect(),
@@ -82,7 +115,7 @@ impl Node {
         {
             return Err(error);
         }
-        (request.to, request.spread) = (Vec::new(), false);
+        (*request.to, *request.spread) = (Vec::new(), false);
         for place in reserved.iter().flat_map(|it| &it.grant().places) {
             let name = match place.node == *own {
                 true => HERE,
@@ -91,7 +124,7 @@ impl Node {
             let turns = std::iter::repeat_n(name.to_owned(), place.clones.into());
             request.to.extend(turns);
         }
-        request.count = reserved.iter().map(|it| it.grant().count()).sum();
+        *request.count = reserved.iter().map(|it| it.grant().count()).sum();
         if request.to.iter().all(|name| name == HERE) {
             request.to.clear();
         }
@@ -99,10 +132,20 @@ impl Node {
     }
 }
 
+/// Part of a request that says how many VMs are wanted and where.
+struct Placed<'a> {
+    count: &'a mut u16,
+    to: &'a mut Vec<String>,
+    spread: &'a mut bool,
+}
+
 /// Counts the clones wanted of each node, by turns; all of this one if none is
 /// named.
-fn named(request: &ForkRequest, own: &NodeName) -> Result<BTreeMap<NodeName, u16>, ApiError> {
-    let nodes = request.to.iter().map(|name| match name.as_str() {
+fn named(
+    (count, to): (u16, &[String]),
+    own: &NodeName,
+) -> Result<BTreeMap<NodeName, u16>, ApiError> {
+    let nodes = to.iter().map(|name| match name.as_str() {
         HERE => Ok(own.clone()),
         name => name.parse().map_err(|error| ApiError {
             kind: ErrorKind::Invalid,
@@ -115,7 +158,7 @@ fn named(request: &ForkRequest, own: &NodeName) -> Result<BTreeMap<NodeName, u16
         nodes.push(own.clone());
     }
     let mut wanted = BTreeMap::new();
-    for node in nodes.iter().cycle().take(request.count.into()) {
+    for node in nodes.iter().cycle().take(count.into()) {
         *wanted.entry(node.clone()).or_default() += 1;
     }
     Ok(wanted)

@@ -12,7 +12,7 @@
 //! manifest is written after all its pieces; what names no manifest and no lease is garbage.
 //! [`collect`] says how a push and a collection at the same time keep out of each other's way.
 //!
-//! Performs no I/O and reads no clock. What does, is `forkyard-porter`, which takes [orders](order).
+//! Performs no I/O but to read the operator's [settings], and reads no clock. What does, is `forkyard-porter`, which takes [orders](order).
 
 mod address;
 pub mod collect;
@@ -20,6 +20,7 @@ pub mod layout;
 mod manifest;
 pub mod order;
 mod piece;
+pub mod settings;
 
 pub use address::{Address, BadAddress, Root};
 pub use manifest::{LONGEST, Manifest, ManifestError, Sealed};

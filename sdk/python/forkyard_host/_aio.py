@@ -11,7 +11,7 @@ import tempfile
 from base64 import b64encode
 from os import PathLike, fspath
 from types import TracebackType
-from typing import Any, AsyncIterable, Iterable, List, Mapping
+from typing import Any, AsyncIterable, Iterable, List, Mapping, Sequence
 
 from . import _calls
 from ._aio_http import AsyncEndpoint
@@ -80,9 +80,12 @@ class AsyncForkyard:
         memory: int | None = None,
         vcpus: int | None = None,
         disk: int | None = None,
+        to: Sequence[str] = (),
+        spread: bool = False,
         **more: Any,
     ) -> list[AsyncVm]:
         """Make VMs of a substrate; see Forkyard.activate."""
+        more = {**more, "to": list(to), "spread": spread}
         answer = await self._end.ask(_calls.activate(substrate, count, name, (memory, vcpus, disk), more))
         made, failed = activated(answer, lambda view: AsyncVm(self._end, view))
         if failed:
@@ -99,9 +102,10 @@ class AsyncForkyard:
         memory_mib: int = 1024,
         vm_memory: int | None = None,
         vm_vcpus: int | None = None,
+        vm_disk: int | None = None,
     ) -> dict[str, Any]:
         """Keep VMs of a substrate ready; see Forkyard.keep_standby."""
-        return dict(await self._end.ask(_calls.keep_standby(substrate, count, memory_mib, (vm_memory, vm_vcpus))))
+        return dict(await self._end.ask(_calls.keep_standby(substrate, count, memory_mib, (vm_memory, vm_vcpus, vm_disk))))
 
     async def remove_substrate(self, name: str) -> None:
         """Remove a substrate that nothing lies over."""

@@ -99,11 +99,11 @@ def activate(
 
 
 def keep_standby(
-    name: str, count: int | None, memory_mib: int, size: tuple[int | None, int | None]
+    name: str, count: int | None, memory_mib: int, size: tuple[int | None, int | None, int | None]
 ) -> Call:
-    """Keeps VMs of a substrate ready, of this memory and so many vCPUs."""
-    memory, vcpus = size
-    words = {"count": count, "memory_mib": memory_mib, "vm_memory": memory, "vm_vcpus": vcpus}
+    """Keeps VMs of a substrate ready, of this memory, so many vCPUs and this disk."""
+    memory, vcpus, disk = size
+    words = {"count": count, "memory_mib": memory_mib, "vm_memory": memory, "vm_vcpus": vcpus, "vm_disk": disk}
     return Call("POST", of_substrate(name, "standby"), words)
 
 

@@ -7,7 +7,7 @@ import ssl
 from base64 import b64encode
 from os import PathLike, fspath
 from types import TracebackType
-from typing import Any, Iterable, List, Mapping
+from typing import Any, Iterable, List, Mapping, Sequence
 
 from . import _calls
 from ._calls import of_vm
@@ -107,13 +107,18 @@ class Forkyard:
         memory: int | None = None,
         vcpus: int | None = None,
         disk: int | None = None,
+        to: Sequence[str] = (),
+        spread: bool = False,
         **more: Any,
     ) -> list[Vm]:
         """Make VMs of a substrate, each with a family and a network of its own.
 
         `name`: of the VM, or the beginning of the names of several. `memory` and `disk`, in bytes, and
-        `vcpus`: of each; without them as was docked. `more`: other fields of the API's request, such as network. ForkyardError if one was not made; the others are removed.
+        `vcpus`: of each; without them as was docked. `to`: hosts to make them on, in turns; `spread`: in a
+        cluster, each on the node with most vCPUs free. `more`: other fields of the API's request, such as
+        network. ForkyardError if one was not made; the others are removed.
         """
+        more = {**more, "to": list(to), "spread": spread}
         answer = self._end.ask(_calls.activate(substrate, count, name, (memory, vcpus, disk), more))
         made, failed = activated(answer, lambda view: Vm(self._end, view))
         if failed:
@@ -130,14 +135,15 @@ class Forkyard:
         memory_mib: int = 1024,
         vm_memory: int | None = None,
         vm_vcpus: int | None = None,
+        vm_disk: int | None = None,
     ) -> dict[str, Any]:
         """Keep VMs of a substrate ready, which `activate` takes; returns the substrate.
 
         `count`: so many, 0 for none any more; without it as many as recent demand asks for.
-        `memory_mib`: what they may take together of the host's memory. `vm_memory`, in bytes, and
-        `vm_vcpus`: the size of each, as of `activate`; each size is kept beside the others.
+        `memory_mib`: what they may take together of the host's memory. `vm_memory` and `vm_disk`, in
+        bytes, and `vm_vcpus`: the size of each, as of `activate`; each size is kept beside the others.
         """
-        return dict(self._end.ask(_calls.keep_standby(substrate, count, memory_mib, (vm_memory, vm_vcpus))))
+        return dict(self._end.ask(_calls.keep_standby(substrate, count, memory_mib, (vm_memory, vm_vcpus, vm_disk))))
 
     def remove_substrate(self, name: str) -> None:
         """Remove a substrate that nothing lies over."""

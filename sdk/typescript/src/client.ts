@@ -129,17 +129,18 @@ export class Forkyard {
   /**
    * Keeps VMs of a substrate ready, which `activate` takes: so many, none any more if 0, or as many as recent
    * demand asks for if `count` is null. `memoryMib`: what they may take together of the host's
-   * memory. `vmMemory`, in bytes, and `vmVcpus`: the size of each, as of `activate`; each size is kept beside the others.
+   * memory. `vmMemory` and `vmDisk`, in bytes, and `vmVcpus`: the size of each, as of `activate`; each size is kept beside the others.
    */
   async keepStandby(
     substrate: string,
     count: number | null = null,
-    options: CallOptions & { memoryMib?: number; vmMemory?: number; vmVcpus?: number } = {},
+    options: CallOptions & { memoryMib?: number; vmMemory?: number; vmVcpus?: number; vmDisk?: number } = {},
   ): Promise<SubstrateView> {
-    const { memoryMib, vmMemory, vmVcpus, ...how } = options;
+    const { memoryMib, vmMemory, vmVcpus, vmDisk, ...how } = options;
     const size = {
       ...(vmMemory === undefined ? {} : { vm_memory: vmMemory }),
       ...(vmVcpus === undefined ? {} : { vm_vcpus: vmVcpus }),
+      ...(vmDisk === undefined ? {} : { vm_disk: vmDisk }),
     };
     const body = { count, memory_mib: memoryMib ?? 1024, ...size };
     const words = { path: { name: substrate }, body };

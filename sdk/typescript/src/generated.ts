@@ -336,6 +336,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/peer/activations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Make VMs of a substrate of another host. Their pages are fetched from there. At most 64 MiB of request.
+         *     In a cluster its nodes alone may ask: they have reserved the room.
+         */
+        post: operations["activate_for_peer"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/peer/clones": {
         parameters: {
             query?: never;
@@ -722,8 +742,31 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Make VMs of a substrate. Each is the founder of a family of its own. */
+        /**
+         * Make VMs of a substrate. Each is the founder of a family of its own. Other hosts make those that are to
+         *     run there, over pages that they fetch from this one.
+         */
         post: operations["activate_substrate"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/substrates/{name}/activations": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * Activations of a substrate that are watched: those under way, and the last ones that were, the oldest first. Of
+         *     each, how far this host is, and which others have answered.
+         */
+        get: operations["activations"];
+        put?: never;
+        post?: never;
         delete?: never;
         options?: never;
         head?: never;
@@ -1817,6 +1860,13 @@ export interface components {
             network?: components["schemas"]["NetworkPolicy"];
             /** @description Paths in the guest that no clone inherits, unless a fork says so. */
             secrets?: string[];
+            /** @description In a cluster: each on the node with most vCPUs free. */
+            spread?: boolean;
+            /**
+             * @description Hosts that make them, in turns: nodes of the cluster or peers by name, `here` for the host that is
+             *     asked; that one alone if absent.
+             */
+            to?: string[];
             /**
              * Format: int32
              * @description vCPUs of each; as many as were docked if absent.
@@ -1827,6 +1877,7 @@ export interface components {
              * @description Clones to keep warm of each.
              */
             warm?: number;
+            watch?: components["schemas"]["RequestId"] | null;
         };
         /** @description Result of an activation. */
         ActivateResponse: {
@@ -3474,6 +3525,33 @@ export interface components {
          * @enum {string}
          */
         Parallel: "yes" | "no";
+        /** @description `POST /v1/peer/activations`: make VMs of a substrate of another host. */
+        PeerActivateRequest: {
+            /** @description The activation. */
+            activation: components["schemas"]["ForkId"];
+            /** @description State of its devices and CPUs, packed by zstd, base64. */
+            devices: string;
+            /** @description Disk as it was docked, with all that it lay over. */
+            disk: components["schemas"]["RemotePages"];
+            /** @description The key they are served by. */
+            key: components["schemas"]["PageSecret"];
+            /** @description Memory of the VMs wanted: as it was docked, and zeros behind that if they are larger. */
+            memory: components["schemas"]["RemotePages"];
+            over?: components["schemas"]["PeerOver"] | null;
+            /** @description Address at which its host's pager serves these. */
+            pager: string;
+            /** @description Properties of each of them, as they were asked for. */
+            request: components["schemas"]["ActivateRequest"];
+            /** @description The substrate. */
+            substrate: components["schemas"]["PeerSubstrate"];
+            /**
+             * Format: int32
+             * @description [`PeerActivateRequest::VERSION`] of the host that has the substrate.
+             */
+            version: number;
+            /** @description The VMs wanted. */
+            vms: components["schemas"]["PeerFounder"][];
+        };
         /** @description A question which CPU guests are given. */
         PeerCpu: {
             /** @description Accelerator: `kvm` or `tcg`. */
@@ -3567,6 +3645,16 @@ export interface components {
              */
             touched?: components["schemas"]["PageRun"][];
         };
+        /** @description A VM that is to be made of a substrate. */
+        PeerFounder: {
+            /**
+             * @description Id of the VM, drawn by the host that has the substrate: by it the VM is known whatever becomes
+             *     of the answer.
+             */
+            id: components["schemas"]["VmId"];
+            /** @description Name of the VM. */
+            name: components["schemas"]["VmName"];
+        };
         /** @description Images that a VM lies over which is about to move. */
         PeerKept: {
             /** @description Images of the VM. */
@@ -3652,6 +3740,13 @@ export interface components {
             /** @description Give it up, unless it goes on here: it never will, once this is answered so. */
             end: components["schemas"]["PeerEndMigration"];
         };
+        /** @description Difference of an image from one of the same size. */
+        PeerOver: {
+            /** @description Pages that differ, in order. */
+            changed: components["schemas"]["PageRun"][];
+            /** @description The other image. */
+            image: components["schemas"]["ImageId"];
+        };
         /** @description A VM that is about to move. */
         PeerPrepare: {
             /** @description Other disks of the VM, of which a snapshot has come each. */
@@ -3706,6 +3801,36 @@ export interface components {
             memory: components["schemas"]["Delta"];
             /** @description The migration. */
             migration: components["schemas"]["ForkId"];
+        };
+        /** @description A substrate as another host must know it. */
+        PeerSubstrate: {
+            /** @description Accelerator: `kvm` or `tcg`. */
+            accel: string;
+            /**
+             * Format: int32
+             * @description Version of their messages that its agent speaks, if that was noted.
+             */
+            agent?: number | null;
+            /** @description Memory that its guest found when it booted. */
+            booted: components["schemas"]["ByteCount"];
+            cpu?: components["schemas"]["GuestCpu"] | null;
+            /** @description Page image of the memory that was docked, which a host may have by a `pull`. */
+            docked: components["schemas"]["ImageId"];
+            /** @description The program that saved its state. */
+            engine: string;
+            /** @description Guest image that its VM, or its ancestor, booted from. */
+            image: string;
+            /** @description Memory that was docked. */
+            memory: components["schemas"]["ByteCount"];
+            /** @description Name of the substrate. */
+            name: components["schemas"]["VmName"];
+            /** @description True if guests of its host report which of their pages are free. */
+            page_reporting: boolean;
+            /**
+             * Format: int32
+             * @description Number of vCPUs that were docked.
+             */
+            vcpus: number;
         };
         /** @description Clones that a guest was promised by a ticket: as many as are wanted. */
         PeerTicket: {
@@ -4142,6 +4267,11 @@ export interface components {
             memory_mib?: number;
             /**
              * Format: int64
+             * @description Root disk of each VM in bytes, as `activate` takes it; as it was docked if absent.
+             */
+            vm_disk?: number;
+            /**
+             * Format: int64
              * @description Memory of each VM in bytes, as `activate` takes it; as it was docked if absent.
              */
             vm_memory?: number;
@@ -4159,6 +4289,8 @@ export interface components {
              * @description Number that its user wants; as many as recent demand asks for if absent.
              */
             count?: number | null;
+            /** @description Root disk of each of them; 0: as it was docked. */
+            disk?: components["schemas"]["ByteCount"];
             /** @description Memory that one of them takes, as it was measured last; 0 before the first. */
             each: components["schemas"]["ByteCount"];
             /**
@@ -5135,6 +5267,7 @@ export type PageOrder = components['schemas']['PageOrder'];
 export type PageRun = components['schemas']['PageRun'];
 export type PageSecret = components['schemas']['PageSecret'];
 export type Parallel = components['schemas']['Parallel'];
+export type PeerActivateRequest = components['schemas']['PeerActivateRequest'];
 export type PeerCpu = components['schemas']['PeerCpu'];
 export type PeerDisk = components['schemas']['PeerDisk'];
 export type PeerEnd = components['schemas']['PeerEnd'];
@@ -5144,14 +5277,17 @@ export type PeerFamiliesRequest = components['schemas']['PeerFamiliesRequest'];
 export type PeerFamiliesResponse = components['schemas']['PeerFamiliesResponse'];
 export type PeerForkRequest = components['schemas']['PeerForkRequest'];
 export type PeerForkResponse = components['schemas']['PeerForkResponse'];
+export type PeerFounder = components['schemas']['PeerFounder'];
 export type PeerKept = components['schemas']['PeerKept'];
 export type PeerLand = components['schemas']['PeerLand'];
 export type PeerMigrated = components['schemas']['PeerMigrated'];
 export type PeerMigration = components['schemas']['PeerMigration'];
+export type PeerOver = components['schemas']['PeerOver'];
 export type PeerPrepare = components['schemas']['PeerPrepare'];
 export type PeerProcessEnd = components['schemas']['PeerProcessEnd'];
 export type PeerPromise = components['schemas']['PeerPromise'];
 export type PeerRound = components['schemas']['PeerRound'];
+export type PeerSubstrate = components['schemas']['PeerSubstrate'];
 export type PeerTicket = components['schemas']['PeerTicket'];
 export type PeerTicketRequest = components['schemas']['PeerTicketRequest'];
 export type PeerTicketResponse = components['schemas']['PeerTicketResponse'];
@@ -5821,6 +5957,30 @@ export interface operations {
             };
         };
     };
+    activate_for_peer: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PeerActivateRequest"];
+            };
+        };
+        responses: {
+            /** @description A VM or an error for each VM wanted */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ActivateResponse"];
+                };
+            };
+        };
+    };
     clones: {
         parameters: {
             query?: never;
@@ -6431,6 +6591,29 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["ActivateResponse"];
+                };
+            };
+        };
+    };
+    activations: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the substrate */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The activations */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["ForkProgress"][];
                 };
             };
         };

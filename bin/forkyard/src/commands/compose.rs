@@ -19,7 +19,7 @@ use crate::{args::Format, output};
 use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
 use forkyard_api_client::{Client, ClientError, of_files, of_vm};
-use forkyard_compose::{COMPOSITION, Composition, MEMBER, Member, Of};
+use forkyard_compose::{COMPOSITION, Composition, Form, LONGEST, MEMBER, Member, Of};
 use forkyard_types::{
     ActivateRequest, ActivateResponse, ByteCount, CloneResult, FilesWritten, Labels, ListedVm,
     NetworkPolicy, RunRequest, VmName, VmState, VmView,
@@ -31,6 +31,7 @@ use serde::Serialize;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fs,
+    io::Read as _,
     path::{Path, PathBuf},
     process::ExitCode,
     time::Duration,
@@ -56,7 +57,7 @@ const SAID: usize = 2 << 10;
 /// `up`
 #[derive(Debug, Args)]
 pub struct Up {
-    /// File that describes the VMs, in TOML.
+    /// File that describes the VMs: TOML, or the documented subset of compose files if it ends in .yaml or .yml.
     pub file: PathBuf,
     /// Name of the composition; that in the file, or the file's own, if absent.
     #[arg(long)]
@@ -149,10 +150,17 @@ pub async fn down(client: &Client, format: Format, wanted: Down) -> anyhow::Resu
 }
 
 fn read(file: &Path, name: Option<&str>) -> anyhow::Result<Composition> {
-    let text = fs::read_to_string(file).with_context(|| format!("no file {}", file.display()))?;
+    let mut text = String::new();
+    let opened = fs::File::open(file).with_context(|| format!("no file {}", file.display()))?;
+    let read = opened.take(LONGEST as u64 + 1).read_to_string(&mut text);
+    read.with_context(|| format!("{} cannot be read", file.display()))?;
+    if text.len() > LONGEST {
+        bail!("{} has more than {LONGEST} bytes", file.display());
+    }
     let stem = file.file_stem().and_then(|stem| stem.to_str());
     let name = name.or(stem).unwrap_or("composition");
-    Composition::parse(&text, name).map_err(|error| anyhow!("{}: {error}", file.display()))
+    Composition::parse(Form::of(file), &text, name)
+        .map_err(|error| anyhow!("{}: {error}", file.display()))
 }
 
 /// The VMs of a composition that there are, by member.
@@ -337,13 +345,14 @@ impl Upping<'_> {
                 substrate,
                 memory,
                 vcpus,
+                disk,
             } => {
                 let request = ActivateRequest {
                     count: 1,
                     name: Some(member.vm.clone()),
                     memory: memory.and_then(ByteCount::from_mib),
                     vcpus: *vcpus,
-                    disk: None,
+                    disk: disk.and_then(ByteCount::from_mib),
                     network,
                     max_clones: None,
                     secrets: Vec::new(),
@@ -354,6 +363,9 @@ impl Upping<'_> {
                     lifetime: None,
                     idle: None,
                     join,
+                    to: Vec::new(),
+                    spread: false,
+                    watch: None,
                 };
                 let path = format!("/v1/substrates/{substrate}/activate");
                 let made = self.client.post::<ActivateResponse>(&path, &request);

@@ -9,12 +9,12 @@ mod progress;
 mod sessions;
 mod words;
 
-use crate::daemon;
+use crate::{commands::progress::Watched, daemon};
 use arguments::Parameters;
-use forkyard_api_client::{Client, ClientError, of_vm};
+use forkyard_api_client::{Client, ClientError, escaped, of_vm};
 use forkyard_types::{
-    ByteCount, CloneResult, ForkRequest, ForkResponse, NetworkPolicy, RequestId, RunRequest, VmId,
-    VmView,
+    ActivateResponse, ByteCount, CloneResult, ForkRequest, ForkResponse, NetworkPolicy, RequestId,
+    RunRequest, VmId, VmView,
 };
 use hyper::Method;
 use progress::Said;
@@ -33,7 +33,8 @@ use serde::Serialize;
 use serde_json::json;
 use std::{path::PathBuf, process::ExitCode};
 use words::{
-    Exec, Fork, Read, Rm, Run, SessionEnd, SessionRead, SessionWrite, Sessions, Start, Write,
+    Activate, Exec, Fork, Read, Rm, Run, SessionEnd, SessionRead, SessionWrite, Sessions, Start,
+    Write,
 };
 
 /// Tools that leave nothing half done when they are given up: a command is hung up on,
@@ -268,27 +269,51 @@ impl Tools {
             ..ForkRequest::default()
         };
         let path = of_vm(vm, "fork");
-        let see = |fork: &_| said.say(&super::progress::text(vm, fork));
+        let what = Watched::Fork(vm);
+        let see = |fork: &_| said.say(&super::progress::text(what, fork));
         let work = client.post::<ForkResponse>(&path, &request);
-        let done = super::progress::watched(&client, vm, watch, see, work).await;
+        let done = super::progress::watched(&client, what, watch, see, work).await;
         let answer = done.map_err(refused)?;
         if context.ct.is_cancelled() {
-            return self.undo(made(&answer)).await;
+            return self.undo(made(&answer.clones)).await;
         }
-        let clones: Vec<_> = answer
-            .clones
-            .iter()
-            .map(|clone| match clone {
-                CloneResult::Vm(vm) => brief(vm),
-                CloneResult::Error(error) => json!({ "error": error }),
-            })
-            .collect();
+        let clones: Vec<_> = answer.clones.iter().map(brief_or_why).collect();
         let report = answer.report;
         text(&json!({
             "clones": clones,
             "ready_us": report.ready_us,
             "pause_us": report.pause_us,
         }))
+    }
+
+    /// Wake VMs of a substrate, a VM that was stored small: each is independent, with a network of its own. They
+    /// can be made on other hosts.
+    #[tool(annotations(destructive_hint = false))]
+    async fn activate(
+        &self,
+        Parameters(words): Parameters<Activate>,
+        Extension(said): Extension<Said>,
+        context: RequestContext<RoleServer>,
+    ) -> Told {
+        let (client, watch) = (self.client().await?, RequestId::random());
+        let path = format!("/v1/substrates/{}/activate", escaped(&words.substrate));
+        let request = json!({
+            "count": words.count.map_or(1u16, |it| it.as_a()),
+            "name": words.name,
+            "to": words.to.unwrap_or_default(),
+            "spread": words.spread.unwrap_or_default(),
+            "watch": watch,
+        });
+        let what = Watched::Activation(&words.substrate);
+        let see = |made: &_| said.say(&super::progress::text(what, made));
+        let work = client.post::<ActivateResponse>(&path, &request);
+        let done = super::progress::watched(&client, what, watch, see, work).await;
+        let answer = done.map_err(refused)?;
+        if context.ct.is_cancelled() {
+            return self.undo(made(&answer.vms)).await;
+        }
+        let vms: Vec<_> = answer.vms.iter().map(brief_or_why).collect();
+        text(&json!({ "vms": vms, "ready_us": answer.ready_us }))
     }
 
     /// List the VMs.
@@ -364,13 +389,21 @@ impl Tools {
     }
 }
 
-/// The clones that a fork made.
-fn made(answer: &ForkResponse) -> Vec<VmId> {
+/// A VM that was made, as far as an agent needs it, or why there is none.
+fn brief_or_why(made: &CloneResult) -> serde_json::Value {
+    match made {
+        CloneResult::Vm(vm) => brief(vm),
+        CloneResult::Error(error) => json!({ "error": error }),
+    }
+}
+
+/// The VMs that were made.
+fn made(all: &[CloneResult]) -> Vec<VmId> {
     let vm = |clone: &CloneResult| match clone {
         CloneResult::Vm(vm) => Some(vm.id),
         CloneResult::Error(_) => None,
     };
-    answer.clones.iter().filter_map(vm).collect()
+    all.iter().filter_map(vm).collect()
 }
 
 /// Describes a VM as far as an agent needs it.

@@ -2,7 +2,7 @@
 
 use super::vms::spinner;
 use crate::output;
-use forkyard_api_client::{Client, of_vm};
+use forkyard_api_client::{Client, escaped, of_vm};
 use forkyard_types::{ForkProgress, RequestId};
 use hyper::Method;
 use indicatif::{ProgressFinish, ProgressStyle};
@@ -12,35 +12,60 @@ use tokio::time::sleep;
 /// Between two looks.
 const LOOK: Duration = Duration::from_millis(250);
 
-/// Does the work, and shows meanwhile how far the fork of this VM is that it asks for, on
+/// Work that is watched: VMs that are made.
+#[derive(Clone, Copy, Debug)]
+pub enum Watched<'a> {
+    /// Clones of this VM.
+    Fork(&'a str),
+    /// VMs of this substrate.
+    Activation(&'a str),
+}
+
+impl Watched<'_> {
+    fn path(self) -> String {
+        match self {
+            Self::Fork(vm) => of_vm(vm, "forks"),
+            Self::Activation(name) => format!("/v1/substrates/{}/activations", escaped(name)),
+        }
+    }
+
+    fn title(self) -> String {
+        match self {
+            Self::Fork(vm) => format!("forking {vm}"),
+            Self::Activation(name) => format!("waking {name}"),
+        }
+    }
+}
+
+/// Does the work, and shows meanwhile how far that is which it asks for, on
 /// standard error, where that is a terminal. As cancel-safe as the work.
 pub async fn shown<T>(
     client: &Client,
-    vm: &str,
+    what: Watched<'_>,
     watch: RequestId,
     work: impl Future<Output = T>,
 ) -> T {
-    let bar = spinner(format!("forking {vm}")).with_finish(ProgressFinish::AndClear);
+    let bar = spinner(what.title()).with_finish(ProgressFinish::AndClear);
     if bar.is_hidden() {
         return work.await;
     }
     if let Ok(style) = ProgressStyle::with_template("{spinner} {prefix}{msg}") {
         bar.set_style(style);
     }
-    let see = |fork: &ForkProgress| bar.set_message(output::plain(&text(vm, fork)).into_owned());
-    watched(client, vm, watch, see, work).await
+    let see = |fork: &ForkProgress| bar.set_message(output::plain(&text(what, fork)).into_owned());
+    watched(client, what, watch, see, work).await
 }
 
-/// Does the work, and meanwhile has `see` know of the fork of this VM that it asks for. As
+/// Does the work, and meanwhile has `see` know how far that is which it asks for. As
 /// cancel-safe as the work.
 pub async fn watched<T>(
     client: &Client,
-    vm: &str,
+    what: Watched<'_>,
     watch: RequestId,
     mut see: impl FnMut(&ForkProgress),
     work: impl Future<Output = T>,
 ) -> T {
-    let path = of_vm(vm, "forks");
+    let path = what.path();
     let look = async {
         loop {
             sleep(LOOK).await;
@@ -60,12 +85,16 @@ pub async fn watched<T>(
 }
 
 /// All of it in a line, and one for each host.
-pub fn text(vm: &str, fork: &ForkProgress) -> String {
+pub fn text(what: Watched<'_>, fork: &ForkProgress) -> String {
     let sum = |count: fn(&forkyard_types::HostProgress) -> u16| {
         fork.hosts.iter().map(count).map(u32::from).sum::<u32>()
     };
     let (ready, granted) = (sum(|host| host.ready), sum(|host| host.granted));
-    let mut text = format!("forking {vm}: {ready} of {granted} clones ready");
+    let made = match what {
+        Watched::Fork(_) => "clones",
+        Watched::Activation(_) => "VMs",
+    };
+    let mut text = format!("{}: {ready} of {granted} {made} ready", what.title());
     for host in &fork.hosts {
         text += &format!("\n  {host}");
     }
@@ -96,6 +125,11 @@ mod tests {
             "  b: 2 granted, no machine there yet",
             "  c: 2 granted, none made, 2 failed: node c was not reached",
         ];
-        assert_eq!(text("p", &fork), lines.join("\n"));
+        assert_eq!(text(Watched::Fork("p"), &fork), lines.join("\n"));
+        let woken = text(Watched::Activation("s"), &fork);
+        assert!(
+            woken.starts_with("waking s: 1 of 6 VMs ready\n  a: "),
+            "{woken}"
+        );
     }
 }

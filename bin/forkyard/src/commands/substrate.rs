@@ -2,7 +2,11 @@
 
 mod stores;
 
-use super::{removal::remove, vms::PARTLY};
+use super::{
+    progress::{Watched, shown},
+    removal::remove,
+    vms::PARTLY,
+};
 use crate::{
     args::{self, Format, Network, Run},
     output,
@@ -10,8 +14,9 @@ use crate::{
 use clap::{Args, Subcommand, ValueEnum};
 use forkyard_api_client::{Client, ClientError, escaped};
 use forkyard_types::{
-    ActivateRequest, ActivateResponse, ByteCount, CloneResult, DockRequest, Labels, StandbyRequest,
-    StandbyView, SubstrateInspect, SubstrateKind, SubstratePart, SubstrateView, VmName,
+    ActivateRequest, ActivateResponse, ByteCount, CloneResult, DockRequest, Labels, RequestId,
+    StandbyRequest, StandbyView, SubstrateInspect, SubstrateKind, SubstratePart, SubstrateView,
+    VmName,
 };
 use hyper::Method;
 use std::{collections::BTreeMap, process::ExitCode};
@@ -40,7 +45,7 @@ pub enum Substrate {
     },
     /// Make VMs of a substrate, each with a family and a network of its own.
     #[command(
-        after_help = "Examples:\n  forkyard substrate activate base --count 3\n  forkyard substrate activate apache --as web --net nat --publish 8080:80\n  forkyard substrate activate base --memory 1G --vcpus 2 --disk 4G"
+        after_help = "Examples:\n  forkyard substrate activate base --count 3\n  forkyard substrate activate apache --as web --net nat --publish 8080:80\n  forkyard substrate activate base --memory 1G --vcpus 2 --disk 4G\n  forkyard substrate activate base --count 8 --to b,c,here\n  forkyard substrate activate base --count 8 --spread"
     )]
     Activate(Activate),
     /// Keep VMs of a substrate ready, so that `activate` and `run --from` take one at once.
@@ -62,6 +67,9 @@ pub enum Substrate {
         /// vCPUs of each, likewise.
         #[arg(long, value_name = "N")]
         vm_vcpus: Option<u8>,
+        /// Root disk of each, likewise.
+        #[arg(long, value_name = "SIZE", value_parser = args::memory)]
+        vm_disk: Option<ByteCount>,
     },
     #[command(flatten)]
     Stored(stores::Stored),
@@ -166,6 +174,18 @@ pub struct Activate {
     /// Have their disks come to depend on nothing, in the background: see `forkyard independent`.
     #[arg(long)]
     pub independent: bool,
+    /// Hosts to make them on, in turns: nodes of the cluster or peers of the daemon by name, and `here`. They fetch
+    /// what they lack of the substrate from this host.
+    #[arg(
+        long,
+        value_name = "HOST",
+        value_delimiter = ',',
+        conflicts_with = "join"
+    )]
+    pub to: Vec<String>,
+    /// In a cluster: make each on the node with most vCPUs free.
+    #[arg(long, conflicts_with_all = ["to", "join"])]
+    pub spread: bool,
     /// Label to tell them apart by; may be repeated.
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = super::exec::variable)]
     pub labels: Vec<(String, String)>,
@@ -192,6 +212,7 @@ pub async fn substrate(
             memory,
             vm_memory,
             vm_vcpus,
+            vm_disk,
         } => {
             let request = StandbyRequest {
                 count: match count {
@@ -201,6 +222,7 @@ pub async fn substrate(
                 memory_mib: memory,
                 vm_memory,
                 vm_vcpus,
+                vm_disk,
             };
             let to = format!("{}/standby", path(&name));
             let kept: SubstrateView = client.post(&to, &request).await?;
@@ -371,13 +393,18 @@ fn standing_by(it: &StandbyView) -> String {
         None => "by demand".to_owned(),
         Some(count) => format!("of {count}"),
     };
+    let disk = match it.disk.0 {
+        0 => String::new(),
+        _ => format!(", disk of {}", it.disk),
+    };
     format!(
-        "{} of {} ready ({wanted}, within {}), {} each; taken {}, missed {}; {} and {} vCPUs",
+        "{} of {} ready ({wanted}, within {}), {} each; taken {}, missed {}; {} and {} vCPUs{disk}",
         it.ready, it.wanted, it.limit, it.each, it.hits, it.misses, it.memory, it.vcpus
     )
 }
 
 async fn activate(client: &Client, format: Format, wanted: Activate) -> anyhow::Result<ExitCode> {
+    let watch = RequestId::random();
     let request = ActivateRequest {
         count: wanted.count,
         name: wanted.names,
@@ -394,9 +421,19 @@ async fn activate(client: &Client, format: Format, wanted: Activate) -> anyhow::
         lifetime: None,
         idle: None,
         join: wanted.join,
+        to: wanted.to,
+        spread: wanted.spread,
+        watch: Some(watch),
     };
     let path = format!("{}/activate", path(&wanted.name));
-    told_of_made(client, format, client.post(&path, &request).await?).await
+    let made = client.post(&path, &request);
+    let made = shown(
+        client,
+        Watched::Activation(wanted.name.as_str()),
+        watch,
+        made,
+    );
+    told_of_made(client, format, made.await?).await
 }
 
 /// Makes a VM of a substrate, as `run --from` asks for it.
@@ -422,6 +459,9 @@ pub async fn run_from(
         lifetime: run.life.lifetime(),
         idle: run.life.idle,
         join: run.join,
+        to: Vec::new(),
+        spread: false,
+        watch: None,
     };
     let path = format!("{}/activate", path(from));
     let made = client.post::<ActivateResponse>(&path, &request);

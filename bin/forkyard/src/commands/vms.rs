@@ -1,6 +1,10 @@
 //! `run`, `fork`, `checkpoint`, `ps`, `inspect`.
 
-use super::{independence, progress, substrate};
+use super::{
+    independence,
+    progress::{self, Watched},
+    substrate,
+};
 use crate::{
     args::{Checkpoint, Fork, Format, Ps, Run},
     output,
@@ -182,7 +186,7 @@ pub async fn fork(client: &Client, format: Format, fork: Fork) -> anyhow::Result
         return Ok(ExitCode::SUCCESS);
     }
     let made = client.post::<ForkResponse>(&path, &request);
-    let made = progress::shown(client, &fork.vm, watch, made);
+    let made = progress::shown(client, Watched::Fork(&fork.vm), watch, made);
     let answer = fork.patience.wait(made).await?;
     let mut failed = 0;
     let mut made = Vec::new();

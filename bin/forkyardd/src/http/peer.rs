@@ -1,6 +1,6 @@
 //! Requests of other hosts to this one.
 
-use super::{Answer, Input, Path, Query, Raw, Shared, ports, spawned};
+use super::{Answer, Input, Path, Query, Raw, Shared, ports, spawned, substrates};
 use crate::{
     gate::Asker,
     reply::Refusal,
@@ -13,12 +13,13 @@ use axum::{
     http::request::Parts,
     response::Response,
 };
-use forkyard_fork::Host;
+use forkyard_fork::{Host, Trusted};
 use forkyard_node::Node;
 use forkyard_types::{
-    ApiError, ErrorKind, ForkId, PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest,
-    PeerForkResponse, PeerHold, PeerMigrated, PeerMigration, PeerSupply, PeerTicketRequest,
-    PeerTicketResponse, PeerVolumeAnswer, PeerVolumeStep, SentVolume,
+    ActivateResponse, ApiError, ErrorKind, ForkId, PeerActivateRequest, PeerFamiliesRequest,
+    PeerFamiliesResponse, PeerForkRequest, PeerForkResponse, PeerHold, PeerMigrated, PeerMigration,
+    PeerSupply, PeerTicketRequest, PeerTicketResponse, PeerVolumeAnswer, PeerVolumeStep,
+    SentVolume,
 };
 use futures::StreamExt;
 use hyper_util::rt::TokioIo;
@@ -61,6 +62,32 @@ pub async fn clones(
     Ok(Json(
         spawned(async move { host.clone_from_peer(request).await }).await?,
     ))
+}
+
+/// Make VMs of a substrate of another host. Their pages are fetched from there. At most 64 MiB of request.
+/// In a cluster its nodes alone may ask: they have reserved the room.
+#[utoipa::path(post, path = "/v1/peer/activations", operation_id = "activate_for_peer", tag = "peers", request_body = PeerActivateRequest,
+    responses((status = 200, body = ActivateResponse, description = "A VM or an error for each VM wanted"), Refusal))]
+pub async fn activations(
+    State(host): State<Arc<Host>>,
+    State(node): State<Option<Node>>,
+    Neighbour(asker): Neighbour,
+    Input(request): Input<PeerActivateRequest>,
+) -> Answer<ActivateResponse> {
+    let trusted = match asker.is_node() {
+        true => Trusted::Yes,
+        false => Trusted::No,
+    };
+    // Spawned: a host that goes away must not leave half a VM.
+    let made = spawned(async move {
+        let made = host.activate_from_peer(request, trusted).await;
+        if let (Some(node), Ok(made)) = (node, &made) {
+            let user = asker.user().map(str::to_owned);
+            substrates::own_those_here(&node, user, &made.vms);
+        }
+        made
+    });
+    Ok(Json(made.await?))
 }
 
 /// Take a step of a VM's way to this host, from the one that it leaves. At most 64 MiB of

@@ -10,10 +10,11 @@ use axum::{
 use forkyard_fork::Host;
 use forkyard_node::Node;
 use forkyard_types::{
-    ActivateRequest, ActivateResponse, DockRequest, ErrorKind, PullRequest, PushRequest,
-    PushResponse, StandbyRequest, SubstrateInspect, SubstrateKey, SubstrateView,
+    ActivateRequest, ActivateResponse, CloneResult, DockRequest, ErrorKind, ForkProgress,
+    PullRequest, PushRequest, PushResponse, StandbyRequest, SubstrateInspect, SubstrateKey,
+    SubstrateView,
 };
-use std::sync::Arc;
+use std::{collections::BTreeSet, sync::Arc};
 
 type Shared = State<Arc<Host>>;
 
@@ -52,7 +53,8 @@ pub async fn inspect(
     Ok(Json(host.inspect_substrate(&name, asker.user()).await?))
 }
 
-/// Make VMs of a substrate. Each is the founder of a family of its own.
+/// Make VMs of a substrate. Each is the founder of a family of its own. Other hosts make those that are to
+/// run there, over pages that they fetch from this one.
 #[utoipa::path(post, path = "/v1/substrates/{name}/activate", operation_id = "activate_substrate", tag = "substrates",
     params(("name" = String, Path, description = "Name of the substrate")), request_body = ActivateRequest,
     responses((status = 201, body = ActivateResponse, description = "A VM or an error for each VM wanted"), Refusal))]
@@ -61,12 +63,68 @@ pub async fn activate(
     State(node): State<Option<Node>>,
     Extension(asker): Extension<Asker>,
     Path(name): Path<String>,
-    Input(request): Input<ActivateRequest>,
+    Input(mut request): Input<ActivateRequest>,
 ) -> Result<(StatusCode, Json<ActivateResponse>), Refusal> {
-    on_a_host_alone(node.as_ref())?;
     let user = asker.user().map(str::to_owned);
-    let made = spawned(async move { host.activate(&name, request, user.as_deref()).await });
-    Ok((StatusCode::CREATED, Json(made.await?)))
+    let Some(node) = node else {
+        let made = spawned(async move {
+            let asked = (user.as_deref(), BTreeSet::new());
+            host.activate(&name, request, asked).await
+        });
+        return Ok((StatusCode::CREATED, Json(made.await?)));
+    };
+    let (reserved, refused) = {
+        let size = host.size_of_activation(&name, &request, user.as_deref());
+        node.place_founders(size.await?, user.clone(), &mut request)
+            .await?
+    };
+    let taken = node.cluster().others_vms().await?.into_iter();
+    let taken: BTreeSet<String> = taken.map(|vm| vm.vm.name.to_string()).collect();
+    let ready = node
+        .ready(request.name.as_ref().filter(|_| request.count == 1))
+        .await?;
+    let made = spawned(async move {
+        let outcome = host
+            .activate(&name, request, (user.as_deref(), taken))
+            .await;
+        let made = outcome.as_ref().map_or(&[][..], |made| &made.vms);
+        own_those_here(&node, user, made);
+        reserved.settle(made);
+        node.report(&host).await;
+        // Held until the VMs count by themselves.
+        drop(ready);
+        outcome
+    });
+    let mut answer = made.await?;
+    answer
+        .vms
+        .extend(refused.into_iter().map(CloneResult::Error));
+    Ok((StatusCode::CREATED, Json(answer)))
+}
+
+/// Notes whose the VMs are that were made here: their families count for the user that asked.
+pub(super) fn own_those_here(node: &Node, user: Option<String>, made: &[CloneResult]) {
+    let Some(user) = user else { return };
+    for made in made {
+        if let CloneResult::Vm(vm) = made
+            && vm.host.is_none()
+        {
+            node.cluster().own(vm.family, user.clone());
+        }
+    }
+}
+
+/// Activations of a substrate that are watched: those under way, and the last ones that were, the oldest first. Of
+/// each, how far this host is, and which others have answered.
+#[utoipa::path(get, path = "/v1/substrates/{name}/activations", operation_id = "activations", tag = "substrates",
+    params(("name" = String, Path, description = "Name of the substrate")),
+    responses((status = 200, body = Vec<ForkProgress>, description = "The activations"), Refusal))]
+pub async fn activations(
+    State(host): Shared,
+    Extension(asker): Extension<Asker>,
+    Path(name): Path<String>,
+) -> Answer<Vec<ForkProgress>> {
+    Ok(Json(host.activations_of(&name, asker.user())?))
 }
 
 /// Keep VMs of a substrate ready, for activations to take: so many, or as many as recent demand asks for. For its owner.
@@ -91,7 +149,7 @@ fn on_a_host_alone(node: Option<&Node>) -> Result<(), Refusal> {
         None => Ok(()),
         Some(_) => Err(Refusal::new(
             ErrorKind::Conflict,
-            "substrates are not activated in clusters yet: nothing reserves room for them",
+            "no VMs are kept ready in clusters yet: nothing reserves room for them",
         )),
     }
 }

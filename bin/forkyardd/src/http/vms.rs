@@ -171,7 +171,7 @@ pub async fn run(
         passed.headers_mut().insert(header::CONTENT_TYPE, json);
         return run_there(client, asker, passed, reserved).await;
     }
-    let ready = node.ready(&request).await?;
+    let ready = node.ready(request.name.as_ref()).await?;
     let ran = spawned(async move {
         let outcome = run_here(host.clone(), patience, request).await;
         if let Ok((_, Json(vm))) = &outcome {

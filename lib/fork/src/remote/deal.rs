@@ -82,19 +82,25 @@ impl Share {
 }
 
 impl Dealt {
-    /// Deals clones to hosts in turns; a host that is named twice has two turns.
+    /// Deals clones of a fork to hosts.
     pub fn new(request: &ForkRequest) -> Result<Self, HostError> {
-        if request.spread {
+        Self::of(request.count, &request.to, request.spread)
+    }
+
+    /// Deals VMs to hosts in turns; a host that is named twice has two turns. A request to spread them
+    /// is one that no cluster has dealt.
+    pub fn of(wanted: u16, to: &[String], spread: bool) -> Result<Self, HostError> {
+        if spread {
             return Err(HostError::Invalid(
-                "this host is no node of a cluster that clones could be spread over: name peers \
+                "this host is no node of a cluster that VMs could be spread over: name peers \
                  instead, with `to`"
                     .into(),
             ));
         }
-        let hosts: BTreeSet<_> = request.to.iter().collect();
+        let hosts: BTreeSet<_> = to.iter().collect();
         for (many, most, what) in [
             (hosts.len(), MOST_HOSTS, "hosts"),
-            (request.to.len(), MOST_TURNS, "turns"),
+            (to.len(), MOST_TURNS, "turns"),
         ] {
             if many > most {
                 return Err(HostError::Invalid(format!(
@@ -103,12 +109,12 @@ impl Dealt {
             }
         }
         let mut dealt = Self::default();
-        let Some(turns) = u16::try_from(request.to.len()).ok().filter(|n| *n > 0) else {
-            dealt.here = request.count;
+        let Some(turns) = u16::try_from(to.len()).ok().filter(|n| *n > 0) else {
+            dealt.here = wanted;
             return Ok(dealt);
         };
-        for (turn, name) in (0..).zip(&request.to) {
-            let count = request.count / turns + u16::from(turn < request.count % turns);
+        for (turn, name) in (0..).zip(to) {
+            let count = wanted / turns + u16::from(turn < wanted % turns);
             if name == HERE {
                 dealt.here += count;
                 continue;

@@ -228,7 +228,12 @@ impl Host {
     }
 
     /// Decides for each host in which order it gets the images of an instant.
-    async fn orders(&self, memory: ImageId, disk: ImageId, shares: &[Share]) -> Vec<Orders> {
+    pub(super) async fn orders(
+        &self,
+        memory: ImageId,
+        disk: ImageId,
+        shares: &[Share],
+    ) -> Vec<Orders> {
         let data = |image| async move {
             let used = self.pager_call(move |pager| pager.stats(image)).await;
             // What cannot be told is taken for more than can be waited for.
@@ -467,7 +472,7 @@ fn told(going: &Going, share: &Share, made: Clones) -> Clones {
     made
 }
 
-fn of_peer(share: &Share, source: ApiError) -> HostError {
+pub(super) fn of_peer(share: &Share, source: ApiError) -> HostError {
     HostError::Peer {
         peer: share.peer.name().to_owned(),
         source,

@@ -38,10 +38,19 @@ pub(crate) struct IncomingImages {
 /// Source of an image, and the VM it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Origin {
-    /// The family whose clones it is for.
-    pub family: FamilyId,
+    /// VMs that it is for.
+    pub whose: Whose,
     /// The host that offers it.
     pub server: IpAddr,
+}
+
+/// VMs that an image from another host is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Whose {
+    /// Clones in this family.
+    Family(FamilyId),
+    /// VMs of a substrate, each in a family of its own.
+    Substrate,
 }
 
 /// An image of that name came from elsewhere, or for others.
@@ -403,7 +412,7 @@ mod tests {
     fn an_image_is_of_one_family_and_of_one_host() {
         let incoming_images = IncomingImages::default();
         let origin = |last| Origin {
-            family: FamilyId::random(),
+            whose: Whose::Family(FamilyId::random()),
             server: [192, 0, 2, last].into(),
         };
         let (image, ours) = (ImageId::random(), origin(1));

@@ -2,7 +2,8 @@
 //! there.
 
 use forkyard_types::{
-    FamilyId, ForkId, ImageId, Member, PageSecret, PeerForkRequest, VmId, VmView,
+    FamilyId, ForkId, ImageId, Member, PageSecret, PeerActivateRequest, PeerForkRequest, VmId,
+    VmView,
 };
 use serde::{Deserialize, Serialize};
 
@@ -26,7 +27,8 @@ pub(super) struct RemoteShare {
     pub key: PageSecret,
     pub stage: Stage,
     pub clones: Vec<VmView>,
-    /// True if a guest's ticket promised them.
+    /// True if a guest's ticket promised them, or they are VMs of a substrate: unless the host answers,
+    /// they are to be ended.
     #[serde(default)]
     pub promised: bool,
     /// True if they are to be ended when they are seen: the asker was told that there
@@ -36,6 +38,9 @@ pub(super) struct RemoteShare {
     /// The VM that moved there, if they are no clones.
     #[serde(default)]
     pub moved: Option<VmId>,
+    /// The VMs of a substrate that it was asked for, if they are no clones.
+    #[serde(default)]
+    pub founders: Vec<VmId>,
     /// Reason why that host cannot be asked, if it cannot.
     #[serde(skip)]
     pub silence: Option<String>,
@@ -61,6 +66,18 @@ impl RemoteShare {
         }
     }
 
+    /// VMs of a substrate that are about to be asked for. Unless the answer names any, those there are
+    /// ended.
+    pub fn founding(request: &PeerActivateRequest) -> Self {
+        let images = vec![request.memory.image, request.disk.image];
+        Self {
+            promised: true,
+            founders: request.vms.iter().map(|vm| vm.id).collect(),
+            // Each founds a family of its own, of which this host has nothing.
+            ..Self::of(FamilyId::random(), images, request.key.clone())
+        }
+    }
+
     fn of(family: FamilyId, images: Vec<ImageId>, key: PageSecret) -> Self {
         Self {
             family,
@@ -71,6 +88,7 @@ impl RemoteShare {
             promised: false,
             pending_removal: false,
             moved: None,
+            founders: Vec::new(),
             silence: None,
         }
     }
@@ -100,6 +118,7 @@ impl RemoteShare {
         self.silence = None;
         let ours = vms.iter().filter(|vm| match self.moved {
             Some(moved) => vm.id == moved,
+            None if !self.founders.is_empty() => self.founders.contains(&vm.id),
             None => vm.fork == Some(fork),
         });
         let told = ours.map(|vm| VmView {

@@ -1,6 +1,9 @@
 //! Clones of an instant of a VM on another host.
 
-use super::{hand_out::key_of, incoming_images::Origin};
+use super::{
+    hand_out::key_of,
+    incoming_images::{Origin, Whose},
+};
 use crate::{
     Host, HostError, accel_of,
     boot::{MEMORY_MIB, VCPUS},
@@ -14,7 +17,7 @@ use crate::{
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_network::Subnet;
-use forkyard_pager::{Fetching, PagerError, Refusal, Run};
+use forkyard_pager::{Fetching, Run};
 use forkyard_records::{FamilyNo, FamilyRecord, StoreError};
 use forkyard_types::{
     CloneResult, FamilyId, ForkMode, ForkPhase, ForkReport, GuestCpu, Handout, HandoutFamily,
@@ -295,11 +298,6 @@ impl Host {
         } in [handout.memory].into_iter().chain(handout.disk)
         {
             let settle = settle || order == PageOrder::SettleFirst;
-            let foreign = |_| HostError::ForeignImage { image };
-            let known = self
-                .incoming_images
-                .comes_from(image, origin)
-                .map_err(foreign)?;
             let of_memory = |runs: &[PageRun]| match image == handout.memory.image {
                 true => runs.iter().map(run).collect(),
                 false => Vec::new(),
@@ -314,33 +312,8 @@ impl Host {
                 last: of_memory(&handout.last),
                 over: None,
             };
-            let fetched = self.pager_call(move |pager| Ok(pager.fetch(image, fetching)));
-            let fetched = fetched.await.and_then(|fetched| match fetched {
-                Err(PagerError::Refused(Refusal::AlreadyExists { .. }))
-                    if !known && !self.is_of(image, origin.family)? =>
-                {
-                    Err(HostError::ForeignImage { image })
-                }
-                other => Ok(other),
-            });
-            let failed = !matches!(
-                fetched,
-                Ok(Ok(()) | Err(PagerError::Refused(Refusal::AlreadyExists { .. })))
-            );
-            if failed && !known {
-                self.incoming_images.forget_origin(image);
-            }
-            match fetched? {
-                Ok(()) => {}
-                // More clones of one instant: it is here, or on its way.
-                Err(PagerError::Refused(Refusal::AlreadyExists { .. })) => {
-                    if settle {
-                        self.pager_call(move |pager| pager.settle(image)).await?;
-                    }
-                }
-                Err(error) => return Err(error.into()),
-            }
-            self.incoming_images.expect(image, Some(pages));
+            let is_own = || self.is_of(image, handout.family.id);
+            self.fetch_image(image, fetching, origin, is_own).await?;
         }
         Ok(())
     }
@@ -467,7 +440,7 @@ pub(crate) fn unpacked(devices: &str, earlier: &[u8]) -> Result<Vec<u8>, HostErr
 
 pub(super) fn origin(handout: &Handout) -> Origin {
     Origin {
-        family: handout.family.id,
+        whose: Whose::Family(handout.family.id),
         server: handout.pager.ip(),
     }
 }

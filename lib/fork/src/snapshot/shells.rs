@@ -107,6 +107,27 @@ impl Host {
         Ok((assigned, failed))
     }
 
+    /// Makes the shell of this id, as [`shells_over`](Self::shells_over) makes several.
+    pub(crate) async fn shell_over(
+        &self,
+        layout: &Layout,
+        template: &Path,
+        (id, wanted): (VmId, &[Wanted]),
+    ) -> Result<Assigned, HostError> {
+        // Of two VMs of one id the second would be recorded as the first.
+        if self.store.vms()?.iter().any(|record| record.id == id) {
+            return Err(HostError::Invalid(format!(
+                "a VM of id {id} is here already"
+            )));
+        }
+        self.slice_over(&layout.disk, template).await?;
+        let shell = self.shell_as(layout, template, id, |record| record).await;
+        self.remove_files(&[template.to_owned()]);
+        let assigned = assign(wanted, vec![shell?]);
+        self.admit(layout, &assigned).await?;
+        Ok((assigned, Vec::new()))
+    }
+
     /// Makes shells over a layout and copies of a template; an error for each that failed.
     pub(crate) async fn make_shells(
         &self,

@@ -3,11 +3,12 @@
 use super::{Substrate, open::Opened, sizes::Size, standby::Standby};
 use crate::{
     Host, HostError,
-    clone::{Asked, Origin},
+    clone::{Asked as AskedOfClones, Origin},
     fork::{Wanted, assign, micros},
     network_of,
+    progress::Going,
     quota::Places,
-    remote::Far,
+    remote::{Dealt, Far},
     snapshot::{Assigned, Layout, Snapshot, WarmShell},
     terms::NewTerms,
 };
@@ -15,17 +16,25 @@ use forkyard_network::Subnet;
 use forkyard_records::FamilyRecord;
 use forkyard_substrate::access::Act;
 use forkyard_types::{
-    ActivateRequest, ActivateResponse, CloneResult, EventVm, ForkId, ForkMode, ForkReport, Member,
-    NetworkPolicy, VmName, VmView,
+    ActivateRequest, ActivateResponse, ByteCount, CloneResult, EventVm, ForkId, ForkMode,
+    ForkReport, Member, NetworkPolicy, RequestId, VmId, VmName, VmView,
 };
 use futures::{StreamExt as _, stream};
-use std::{net::Ipv4Addr, path::PathBuf, time::Instant};
+use std::{collections::BTreeSet, net::Ipv4Addr, path::PathBuf, time::Instant};
 use tracing::instrument;
 
 /// VMs made at once: starts of QEMU are short and bound by processors.
 const AT_ONCE: usize = 4;
 /// VMs of one request.
 const MOST: u16 = 256;
+
+/// Machine of a VM that is about to be made.
+enum Vessel {
+    /// One that waits for its identity.
+    Ready(Box<WarmShell>),
+    /// A new one, of this id.
+    New(VmId),
+}
 
 /// Data that all VMs of one activation share.
 struct Source<'a> {
@@ -48,17 +57,28 @@ pub(super) struct Founders {
     pub join: Option<String>,
     pub warm: u16,
     pub secrets: Vec<String>,
+    /// Id by which observers follow them while they are made.
+    pub watch: Option<RequestId>,
 }
 
-impl Host {
-    /// Makes VMs of a substrate. Not cancel-safe: run it on a task of its own.
-    #[instrument(skip_all, fields(name, count = request.count))]
-    pub async fn activate(
-        &self,
-        name: &str,
-        request: ActivateRequest,
-        asker: Option<&str>,
-    ) -> Result<ActivateResponse, HostError> {
+/// A VM that is to be made.
+#[derive(Clone, Debug)]
+pub(super) struct Founder {
+    pub name: VmName,
+    /// Id that it was given elsewhere.
+    pub id: Option<VmId>,
+}
+
+/// VMs that one request asks for, and what each of them is given.
+pub(super) struct Asked {
+    pub founders: Founders,
+    terms: NewTerms,
+    independent: bool,
+}
+
+impl Asked {
+    /// Refuses what cannot be had, whatever the substrate is.
+    pub fn check(request: &ActivateRequest) -> Result<Self, HostError> {
         if !(1..=MOST).contains(&request.count) {
             return Err(HostError::Invalid(format!(
                 "count is {}: wanted 1 to {MOST}",
@@ -74,34 +94,99 @@ impl Host {
         }
         if request.join.is_some() {
             crate::joining::check(network, request.max_clones)?;
+            if !request.to.is_empty() || request.spread {
+                return Err(HostError::Invalid(
+                    "VMs that join a family are on the host of its first VM: name no other".into(),
+                ));
+            }
         }
         crate::secrets::check(&request.secrets)?;
-        let terms = NewTerms::of_founders(&request)?;
+        Ok(Self {
+            terms: NewTerms::of_founders(request)?,
+            founders: Founders {
+                count: request.count,
+                size: None,
+                name: request.name.clone(),
+                network: request.network.clone(),
+                max_clones: request.max_clones,
+                join: request.join.clone(),
+                warm: request.warm,
+                secrets: request.secrets.clone(),
+                watch: request.watch,
+            },
+            independent: request.independent,
+        })
+    }
+}
+
+impl Host {
+    /// Makes VMs of a substrate, here and on the hosts that are named. `taken`: names that are not to be
+    /// given, beside those of VMs that this host knows. Not cancel-safe: run it on a task of its own.
+    #[instrument(skip_all, fields(name, count = request.count))]
+    pub async fn activate(
+        &self,
+        name: &str,
+        request: ActivateRequest,
+        (asker, taken): (Option<&str>, BTreeSet<String>),
+    ) -> Result<ActivateResponse, HostError> {
+        let mut asked = Asked::check(&request)?;
+        let dealt = Dealt::of(request.count, &request.to, request.spread)?;
+        let (substrate, size) = self.sized_substrate(name, &request, asker).await?;
+        asked.founders.size = Some(size);
+        let mut answer = match dealt.far() {
+            0 => self.activate_as(&substrate, &asked.founders).await?,
+            _ => {
+                self.activate_across(&substrate, &asked.founders, request, (dealt, asker, taken))
+                    .await?
+            }
+        };
+        self.give_to_founders(&asked, &mut answer).await?;
+        Ok(answer)
+    }
+
+    /// vCPUs and memory that each VM of an activation will have.
+    pub async fn size_of_activation(
+        &self,
+        name: &str,
+        request: &ActivateRequest,
+        asker: Option<&str>,
+    ) -> Result<(u8, ByteCount), HostError> {
+        Asked::check(request)?;
+        let (_, size) = self.sized_substrate(name, request, asker).await?;
+        Ok((size.vcpus, size.memory))
+    }
+
+    async fn sized_substrate(
+        &self,
+        name: &str,
+        request: &ActivateRequest,
+        asker: Option<&str>,
+    ) -> Result<(Substrate, Size), HostError> {
         let substrate = self.substrate(name, Act::Open, asker)?;
         let size = substrate.size(request.memory, request.vcpus)?;
         let size = self.size_with_disk(&substrate, size, request.disk).await?;
-        let founders = Founders {
-            count: request.count,
-            size: Some(size),
-            name: request.name,
-            network: request.network,
-            max_clones: request.max_clones,
-            join: request.join,
-            warm: request.warm,
-            secrets: request.secrets,
-        };
-        let mut answer = self.activate_as(&substrate, &founders).await?;
+        Ok((substrate, size))
+    }
+
+    /// Gives VMs that were made here the terms that were asked for.
+    pub(super) async fn give_to_founders(
+        &self,
+        asked: &Asked,
+        answer: &mut ActivateResponse,
+    ) -> Result<(), HostError> {
         for made in &mut answer.vms {
-            if let CloneResult::Vm(view) = made {
+            if let CloneResult::Vm(view) = made
+                && view.host.is_none()
+            {
                 let vm = self.vm(view.id.as_str())?;
-                self.give_terms(&vm, &terms)?;
-                if request.independent {
+                self.give_terms(&vm, &asked.terms)?;
+                if asked.independent {
                     self.want_independence(&vm).await?;
                 }
                 **view = self.view_of(&vm);
             }
         }
-        Ok(answer)
+        Ok(())
     }
 
     /// Makes VMs of a substrate. Not cancel-safe.
@@ -115,14 +200,61 @@ impl Host {
         let size = founders.size.unwrap_or_else(|| substrate.docked());
         let of = self.open_substrate(substrate, size).await?;
         self.note_use(substrate)?;
+        let (names, _promised) = self.names_for(substrate, founders, &BTreeSet::new())?;
+        let going = self.watched(substrate, founders, (names.len(), Far::default()));
+        let wanted = names.into_iter().map(|name| Founder { name, id: None });
+        let of = (of, founders, begun);
+        Ok(self
+            .make_founders(of, wanted.collect(), going.as_ref())
+            .await)
+    }
+
+    /// Has an activation that is watched be followed: so many VMs here, and others elsewhere.
+    pub(super) fn watched(
+        &self,
+        substrate: &Substrate,
+        founders: &Founders,
+        (here, far): (usize, Far),
+    ) -> Option<Going> {
+        founders.watch?;
+        let subject = EventVm {
+            // Of no VM.
+            id: VmId::random(),
+            name: substrate.name.clone(),
+            family: None,
+        };
+        let asked = AskedOfClones {
+            fork: ForkId::random(),
+            request: None,
+            watch: founders.watch,
+            mode: ForkMode::Fast,
+            scrub: Vec::new(),
+            home: None,
+            far,
+        };
+        Some(self.progress.begin_of(subject, here, &asked))
+    }
+
+    /// Makes these VMs of a substrate. Not cancel-safe.
+    pub(super) async fn make_founders(
+        &self,
+        (of, founders, begun): (Opened<'_>, &Founders, Instant),
+        wanted: Vec<Founder>,
+        going: Option<&Going>,
+    ) -> ActivateResponse {
         let source = Source {
             of,
             founders,
             begun,
         };
-        let (names, _promised) = self.names_for(substrate, founders)?;
-        let made: Vec<_> = stream::iter(names)
-            .map(|name| self.activate_one(&source, name))
+        let made: Vec<_> = stream::iter(wanted)
+            .map(|founder| async {
+                let made = self.activate_one(&source, founder).await;
+                if let Some(going) = going {
+                    going.made(None, &made);
+                }
+                made
+            })
             .buffered(AT_ONCE)
             .collect()
             .await;
@@ -141,20 +273,21 @@ impl Host {
                 Err(error) => CloneResult::Error(error.to_api()),
             });
         }
-        Ok(answer)
+        answer
     }
 
     async fn activate_one(
         &self,
         source: &Source<'_>,
-        name: VmName,
+        Founder { name, id }: Founder,
     ) -> Result<(VmView, ForkReport), HostError> {
         if let Some(member) = &source.founders.join {
             let family = self.family_to_join(member)?;
-            return self.found_from(source, &family, name, None).await;
+            let vessel = Vessel::New(VmId::random());
+            return self.found_from(source, &family, name, vessel).await;
         }
-        // A name that is taken is refused below, and costs none.
-        let is_free = self.registry().find(name.as_str()).is_err();
+        // A name that is taken is refused below, and costs none. One that is ready has its id already.
+        let is_free = id.is_none() && self.registry().find(name.as_str()).is_err();
         if is_free && let Some(standby) = self.take_standby(&source.of.shelf()).await {
             match self.found_from_standby(source, standby, name.clone()).await {
                 Ok(made) => return Ok(made),
@@ -165,7 +298,8 @@ impl Host {
             }
         }
         let family = self.found_family(source.founders.max_clones).await?;
-        let made = self.found_from(source, &family, name, None).await;
+        let vessel = Vessel::New(id.unwrap_or_else(VmId::random));
+        let made = self.found_from(source, &family, name, vessel).await;
         if made.is_err() {
             // With all that was recorded of it.
             self.end_family_if_empty(family.id).await;
@@ -182,7 +316,8 @@ impl Host {
         let made = async {
             self.store
                 .bound_family(family.id, source.founders.max_clones)?;
-            self.found_from(source, &family, name, Some(shell)).await
+            let vessel = Vessel::Ready(Box::new(shell));
+            self.found_from(source, &family, name, vessel).await
         };
         let made = made.await;
         if made.is_err() {
@@ -197,18 +332,20 @@ impl Host {
         source: &Source<'_>,
         family: &FamilyRecord,
         name: VmName,
-        shell: Option<WarmShell>,
+        vessel: Vessel,
     ) -> Result<(VmView, ForkReport), HostError> {
         let subnet = network_of(family.number)?;
         let (member, _place) = match self.connect_founder(source.founders, family, subnet).await {
             Ok(place) => place,
             Err(error) => {
-                self.end_shells(shell.into_iter().collect()).await;
+                if let Vessel::Ready(shell) = vessel {
+                    self.end_shells(vec![*shell]).await;
+                }
                 return Err(error);
             }
         };
         let made = self
-            .found_at(source, (family, subnet, member), name, shell)
+            .found_at(source, (family, subnet, member), name, vessel)
             .await;
         if made.is_err() && source.founders.join.is_some() {
             let to = ip_of(subnet, member);
@@ -225,7 +362,7 @@ impl Host {
         source: &Source<'_>,
         (family, subnet, member): (&FamilyRecord, Subnet, Member),
         name: VmName,
-        shell: Option<WarmShell>,
+        vessel: Vessel,
     ) -> Result<(VmView, ForkReport), HostError> {
         let to = ip_of(subnet, member);
         let snapshot = Snapshot {
@@ -234,7 +371,7 @@ impl Host {
             disjoint: Vec::new(),
         };
         let fork = ForkId::random();
-        let asked = Asked {
+        let asked = AskedOfClones {
             fork,
             request: None,
             watch: None,
@@ -253,14 +390,14 @@ impl Host {
         };
         let going = self.progress.begin_of(subject, wanted.len(), &asked);
         let mut report = ForkReport::default();
-        let shells = match shell {
-            Some(shell) => {
-                self.assign_standby(&snapshot.layout, shell, &wanted)
+        let shells = match vessel {
+            Vessel::Ready(shell) => {
+                self.assign_standby(&snapshot.layout, *shell, &wanted)
                     .await?
             }
-            None => {
+            Vessel::New(id) => {
                 let template = self.template_of(fork);
-                self.shells_over(&snapshot.layout, &template, &wanted)
+                self.shell_over(&snapshot.layout, &template, (id, &wanted))
                     .await?
             }
         };
@@ -343,7 +480,7 @@ impl Host {
 
     /// Returns the path at which an empty slice over a substrate's disk may be for a moment.
     pub(super) fn template_of(&self, fork: ForkId) -> PathBuf {
-        let folder = self.folders.all_substrates();
+        let folder = self.folders.all_disks();
         folder.join(format!("{fork}.template"))
     }
 }

@@ -91,6 +91,7 @@ impl Host {
             join: request.join.clone(),
             warm: request.warm,
             secrets: request.secrets.clone(),
+            watch: None,
         };
         let answer = self.activate_as(&substrate, &founders).await?;
         match answer.vms.into_iter().next() {

@@ -27,11 +27,12 @@ impl Drop for Promised {
 
 impl Host {
     /// Names that no VM has: the one wanted, or as many as are wanted that begin with it, which no other
-    /// activation takes while they are promised.
+    /// activation takes while they are promised, and none of those that are taken elsewhere.
     pub(super) fn names_for(
         &self,
         substrate: &Substrate,
         founders: &Founders,
+        taken_elsewhere: &BTreeSet<String>,
     ) -> Result<(Vec<VmName>, Promised), HostError> {
         let wanted = &founders.name;
         if let (Some(name), 1) = (wanted, founders.count) {
@@ -41,10 +42,12 @@ impl Host {
         let stem = stem.get(..stem.len().min(VmName::MAX - 6)).unwrap_or(stem);
         let mut promised = lock(&self.promised);
         // After those that are promised: one that is kept meanwhile is among the VMs then.
-        let all = self.registry().all();
-        let taken: BTreeSet<String> = all.iter().map(|vm| vm.name().to_string()).collect();
+        let all = self.list();
+        let taken: BTreeSet<String> = all.iter().map(|vm| vm.name.to_string()).collect();
         let names = (1u32..).map(|number| format!("{stem}-{number}"));
-        let free = names.filter(|name| !taken.contains(name) && !promised.contains(name));
+        let free = names.filter(|name| {
+            !taken.contains(name) && !promised.contains(name) && !taken_elsewhere.contains(name)
+        });
         let chosen: Vec<_> = free.take(founders.count.into()).collect();
         let no_name = |name: &String| HostError::Invalid(format!("{name} is no name: give one"));
         let parsed = chosen

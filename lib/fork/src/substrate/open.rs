@@ -33,30 +33,10 @@ impl Host {
         substrate: &'a Substrate,
         size: Size,
     ) -> Result<Opened<'a>, HostError> {
-        let here = self.engine_version().await?;
-        let entry = &substrate.entry;
-        if !entry.engine.is_empty() && entry.engine != here {
-            return Err(SubstrateError::OtherEngine {
-                name: substrate.name.clone(),
-                of: entry.engine.clone(),
-                here,
-            }
-            .into());
-        }
-        self.check_cpu(crate::accel_of(&entry.accel), entry.cpu.as_ref())
-            .map_err(|source| SubstrateError::OtherCpu {
-                name: substrate.name.clone(),
-                source: Box::new(source),
-            })?;
-        if let Some(agent) = entry.agent
-            && agent != VERSION
-        {
-            let name = substrate.name.clone();
-            return Err(SubstrateError::OtherAgent { name, agent }.into());
-        }
+        self.check_runs_here(substrate).await?;
         let parts = substrate.parts()?;
         let devices = self.devices_of(parts).await?;
-        if let Some(sum) = &entry.devices_sum
+        if let Some(sum) = &substrate.entry.devices_sum
             && *sum != sum_of(&devices)
         {
             return Err(SubstrateError::Damaged {
@@ -85,6 +65,32 @@ impl Host {
         })
     }
 
+    /// Refuses a substrate whose state the programs of this host do not read.
+    pub(super) async fn check_runs_here(&self, substrate: &Substrate) -> Result<(), HostError> {
+        let here = self.engine_version().await?;
+        let entry = &substrate.entry;
+        if !entry.engine.is_empty() && entry.engine != here {
+            return Err(SubstrateError::OtherEngine {
+                name: substrate.name.clone(),
+                of: entry.engine.clone(),
+                here,
+            }
+            .into());
+        }
+        self.check_cpu(crate::accel_of(&entry.accel), entry.cpu.as_ref())
+            .map_err(|source| SubstrateError::OtherCpu {
+                name: substrate.name.clone(),
+                source: Box::new(source),
+            })?;
+        if let Some(agent) = entry.agent
+            && agent != VERSION
+        {
+            let name = substrate.name.clone();
+            return Err(SubstrateError::OtherAgent { name, agent }.into());
+        }
+        Ok(())
+    }
+
     /// Reads the state of CPUs and devices of a substrate.
     pub(super) async fn devices_of(&self, parts: &SubstrateParts) -> Result<Vec<u8>, HostError> {
         let path = self.folders.substrate(parts.memory.image).join(DEVICES);
@@ -92,7 +98,32 @@ impl Host {
     }
 }
 
-impl Opened<'_> {
+impl<'a> Opened<'a> {
+    /// One that came from another host, which serves its pages; `memory` is that of a VM of this size.
+    pub(super) fn received(
+        substrate: &'a Substrate,
+        devices: Vec<u8>,
+        (size, memory): (Size, ImageId),
+    ) -> Result<Self, HostError> {
+        Ok(Self {
+            substrate,
+            parts: substrate.parts()?,
+            devices,
+            size,
+            memory,
+        })
+    }
+
+    /// Memory of its VMs.
+    pub(super) fn memory(&self) -> ImageId {
+        self.memory
+    }
+
+    /// Disk below those of its VMs.
+    pub(super) fn disk(&self) -> ImageId {
+        self.parts.disk.image
+    }
+
     /// Place of those that are kept ready of this size.
     pub(super) fn shelf(&self) -> Kept {
         Kept {

@@ -79,6 +79,24 @@ impl Substrate {
         }
     }
 
+    /// A size with this root disk, of VMs whose disk was docked with another one.
+    pub fn with_disk(
+        &self,
+        size: Size,
+        docked: ByteCount,
+        wanted: ByteCount,
+    ) -> Result<Size, HostError> {
+        check_disk(docked, wanted).map_err(|source| SubstrateError::Size {
+            name: self.name.clone(),
+            source,
+        })?;
+        let disk = match wanted == docked {
+            true => ByteCount(0),
+            false => wanted,
+        };
+        Ok(Size { disk, ..size })
+    }
+
     /// The size that is wanted, if its VMs can have that.
     pub fn size(&self, memory: Option<ByteCount>, vcpus: Option<u8>) -> Result<Size, HostError> {
         let docked = self.docked();
@@ -142,16 +160,7 @@ impl Host {
                 wanted.0
             )));
         }
-        let docked = self.docked_disk(substrate).await?;
-        check_disk(docked, wanted).map_err(|source| SubstrateError::Size {
-            name: substrate.name.clone(),
-            source,
-        })?;
-        let disk = match wanted == docked {
-            true => ByteCount(0),
-            false => wanted,
-        };
-        Ok(Size { disk, ..size })
+        substrate.with_disk(size, self.docked_disk(substrate).await?, wanted)
     }
 
     /// Root disk that a substrate was docked with.

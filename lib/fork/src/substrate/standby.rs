@@ -83,14 +83,17 @@ impl Host {
         let found = self.substrate(name, Act::Remove, asker)?;
         found.parts()?;
         let size = found.size(wanted.vm_memory, wanted.vm_vcpus)?;
+        let size = self.size_with_disk(&found, size, wanted.vm_disk).await?;
         let kept = Kept {
             of: found.name.clone(),
             size,
         };
         if wanted.count == Some(0) {
-            match (wanted.vm_memory, wanted.vm_vcpus) {
-                (None, None) => self.end_standby(&found.name).await?,
-                (Some(_), _) | (_, Some(_)) => self.end_shelves(vec![kept]).await?,
+            match (wanted.vm_memory, wanted.vm_vcpus, wanted.vm_disk) {
+                (None, None, None) => self.end_standby(&found.name).await?,
+                (Some(_), _, _) | (_, Some(_), _) | (_, _, Some(_)) => {
+                    self.end_shelves(vec![kept]).await?;
+                }
             }
             return self.view_of_substrate(&found);
         }

@@ -189,7 +189,7 @@ impl Host {
     }
 
     /// Files of an image's layers that are substrates', the lowest first, and what that lies over.
-    fn layers_of(
+    pub(super) fn layers_of(
         &self,
         image: ImageId,
         file: &str,

@@ -7,10 +7,10 @@ use forkyard_cluster::Cluster;
 use forkyard_fork::{Duplex, Peer};
 use forkyard_sys_host::tcp::round_trip;
 use forkyard_types::{
-    ApiError, FamilyId, ForkId, ForkProgress, PeerFamiliesRequest, PeerFamiliesResponse,
-    PeerForkRequest, PeerForkResponse, PeerHold, PeerMigrated, PeerMigration, PeerSupply,
-    PeerTicketRequest, PeerTicketResponse, PeerVolumeAnswer, PeerVolumeStep, SentVolume, VmId,
-    VmName, VmView,
+    ActivateResponse, ApiError, FamilyId, ForkId, ForkProgress, PeerActivateRequest,
+    PeerFamiliesRequest, PeerFamiliesResponse, PeerForkRequest, PeerForkResponse, PeerHold,
+    PeerMigrated, PeerMigration, PeerSupply, PeerTicketRequest, PeerTicketResponse,
+    PeerVolumeAnswer, PeerVolumeStep, SentVolume, VmId, VmName, VmView,
 };
 use futures::future::{BoxFuture, FutureExt, ready};
 use hyper::Method;
@@ -94,6 +94,20 @@ impl Peer for Daemon {
     ) -> BoxFuture<'_, Result<PeerForkResponse, ApiError>> {
         let client = self.for_owner(Some(request.handout.family.id));
         let asked = async move { client.post(crate::CLONES, &request).await };
+        asked.map(|answer| answer.map_err(|e| told(&e))).boxed()
+    }
+
+    fn activate(
+        &self,
+        request: PeerActivateRequest,
+        user: Option<String>,
+    ) -> BoxFuture<'_, Result<ActivateResponse, ApiError>> {
+        let user = user.filter(|_| self.cluster.is_some());
+        let client = match user {
+            Some(user) => self.client.clone().on_behalf_of(&user),
+            None => self.client.clone(),
+        };
+        let asked = async move { client.post(ACTIVATIONS, &request).await };
         asked.map(|answer| answer.map_err(|e| told(&e))).boxed()
     }
 

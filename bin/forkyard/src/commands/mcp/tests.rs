@@ -175,6 +175,7 @@ fn every_tool_is_described_in_plain_json_schema() {
     let tools = Tools::tool_router().list_all();
     let names: Vec<_> = tools.iter().map(|tool| tool.name.as_ref()).collect();
     let wanted = [
+        "activate",
         "exec",
         "fork",
         "ls",

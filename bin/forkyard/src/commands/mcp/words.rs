@@ -144,6 +144,24 @@ pub struct Fork {
     pub count: Option<Whole<1, 256>>,
 }
 
+/// `activate`
+#[derive(Debug, Deserialize, JsonSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Activate {
+    /// Name of the substrate.
+    pub substrate: String,
+    /// VMs wanted, 1 if absent.
+    pub count: Option<Whole<1, 256>>,
+    /// Name of the VM, or the beginning of the names of several: lower-case letters, digits and inner hyphens.
+    /// The substrate's if absent.
+    #[schemars(length(min = 1, max = 63))]
+    pub name: Option<String>,
+    /// Hosts to make them on, in turns: nodes of the cluster or peers of the daemon, and `here`.
+    pub to: Option<Vec<String>>,
+    /// In a cluster: make each on the node with most vCPUs free.
+    pub spread: Option<bool>,
+}
+
 /// `rm`
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]

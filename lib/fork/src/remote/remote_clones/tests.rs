@@ -33,6 +33,7 @@ fn away(images: Vec<ImageId>) -> RemoteShare {
         promised: false,
         pending_removal: false,
         moved: None,
+        founders: Vec::new(),
         silence: None,
     }
 }

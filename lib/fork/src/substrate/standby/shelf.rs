@@ -90,6 +90,7 @@ impl Shelf {
         StandbyView {
             memory: size.memory,
             vcpus: size.vcpus,
+            disk: size.disk,
             count: self.entry.wanted.count,
             limit: limit(self.entry.wanted),
             wanted: self.target,
@@ -190,6 +191,7 @@ mod tests {
             memory_mib: 300,
             vm_memory: None,
             vm_vcpus: None,
+            vm_disk: None,
         };
         let mut shelf = Shelf::new(Entry {
             wanted,

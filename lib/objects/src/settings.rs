@@ -6,13 +6,20 @@
 //! region = "eu-central-1"
 //! access_key_id = "…"
 //! secret_access_key = "…"
+//! ca_file = "/etc/forkyard/store-ca.pem"      # a private authority of that server; absent: the system's
 //! ```
 //!
 //! A bucket that has none is reached by what the environment says, in the variables `AWS_…`.
 
-use forkyard_objects::order::Failed;
+use crate::order::Failed;
 use serde::Deserialize;
-use std::{collections::BTreeMap, fmt, fs, io::Read, os::unix::fs::MetadataExt, path::Path};
+use std::{
+    collections::BTreeMap,
+    fmt, fs,
+    io::Read,
+    os::unix::fs::MetadataExt,
+    path::{Path, PathBuf},
+};
 
 /// Most bytes of the file.
 const LONGEST: u64 = 1 << 20;
@@ -40,9 +47,28 @@ pub struct Bucket {
     pub secret_access_key: Secret,
     /// Token of a key that is lent.
     pub session_token: Option<Secret>,
+    /// Absolute path of a file of certificates in PEM, that its server is trusted by instead of the system's.
+    pub ca_file: Option<PathBuf>,
     /// Name of the bucket as part of the host's name, not of the path.
     #[serde(default)]
     pub virtual_hosted: bool,
+}
+
+impl Bucket {
+    fn check(&self, name: &str) -> Result<(), String> {
+        let Some(path) = &self.ca_file else {
+            return Ok(());
+        };
+        if !path.is_absolute() {
+            return Err(format!("bucket.{name}.ca_file: wanted an absolute path"));
+        }
+        match &self.endpoint {
+            Some(endpoint) if endpoint.starts_with("http://") => Err(format!(
+                "bucket.{name}.ca_file: its endpoint is not reached by TLS: write https://"
+            )),
+            Some(_) | None => Ok(()),
+        }
+    }
 }
 
 /// Text that is never shown.
@@ -69,14 +95,24 @@ impl Settings {
             .read_to_string(&mut text)
             .map_err(|error| refuse(error.to_string()))?;
         // A parser's own words show the line, and keys are on some.
-        toml::from_str(&text).map_err(|error| {
+        let settings: Self = toml::from_str(&text).map_err(|error| {
             let line = error.span().map(|span| {
                 let before = text.get(..span.start).unwrap_or_default();
                 before.matches('\n').count() + 1
             });
             let place = line.map(|line| format!("line {line}: "));
             refuse(format!("{}{}", place.unwrap_or_default(), error.message()))
-        })
+        })?;
+        let mut buckets = settings.bucket.iter();
+        match buckets.find_map(|(name, bucket)| bucket.check(name).err()) {
+            Some(why) => Err(refuse(why)),
+            None => Ok(settings),
+        }
+    }
+
+    /// File of certificates by which a bucket's server is trusted, if it is one of its own.
+    pub fn authority_of(&self, bucket: &str) -> Option<&Path> {
+        self.bucket.get(bucket)?.ca_file.as_deref()
     }
 }
 
@@ -100,6 +136,20 @@ mod tests {
         assert!(read(GOOD, 0o600).is_ok());
         assert!(read(GOOD, 0o640).is_err());
         assert!(read(GOOD, 0o604).is_err());
+    }
+
+    #[test]
+    fn certificates_are_named_by_their_whole_path_and_for_tls() {
+        let with = |more: &str| read(&format!("{GOOD}{more}"), 0o600);
+        let settings = with("ca_file = '/etc/ca.pem'\n").expect("read");
+        assert_eq!(settings.authority_of("b"), Some(Path::new("/etc/ca.pem")));
+        assert_eq!(settings.authority_of("c"), None);
+        for bad in [
+            "ca_file = 'ca.pem'\n",
+            "ca_file = '/etc/ca.pem'\nendpoint = 'http://objects'\n",
+        ] {
+            with(bad).expect_err("refused");
+        }
     }
 
     #[test]
