@@ -206,6 +206,10 @@ pub struct VmView {
     /// if both do.
     #[serde(default)]
     pub silence: Option<String>,
+    /// Percent of the last ten seconds in which all programs of the guest waited for memory, where
+    /// that is 20 or more: it hardly gets on.
+    #[serde(default)]
+    pub memory_wait_percent: Option<u8>,
     /// The other host it runs on; none if it is this one.
     #[serde(default)]
     pub host: Option<String>,

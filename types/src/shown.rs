@@ -28,9 +28,27 @@ pub fn shown(text: &str, stay: impl Fn(char) -> bool) -> Cow<'_, str> {
     out.into()
 }
 
+/// Text of so many bytes at most, and how many there were.
+pub fn cut(text: &str, most: usize) -> Cow<'_, str> {
+    match text.len() {
+        length if length <= most => text.into(),
+        length => format!(
+            "{}… ({length} bytes in all)",
+            &text[..text.floor_char_boundary(most)]
+        )
+        .into(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn long_text_is_cut_between_characters_and_its_length_told() {
+        assert_eq!(cut("aé", 3), "aé");
+        assert_eq!(cut("aéé", 4), "aé… (5 bytes in all)");
+    }
 
     #[test]
     fn what_acts_is_spelt_and_all_else_stays() {

@@ -25,6 +25,7 @@ mod netlink;
 mod outbox;
 mod output;
 mod port;
+mod pressure;
 mod sessions;
 mod supervisor;
 pub mod userland;
@@ -34,10 +35,14 @@ use clock::{Clock, Heard, Kernel, Reading};
 use forkyard_agent_link::{Cloned, FrameReader, Identify, ReadError, ToGuest, ToHost, VERSION};
 use forkyard_types::{Address, Epoch, ForkId};
 use outbox::Outbox;
+use pressure::Pressure;
 use sessions::Sessions;
-use std::{collections::VecDeque, process::ExitCode, sync::Arc};
+use std::{collections::VecDeque, fs, process::ExitCode, sync::Arc};
 pub use supervisor::supervise;
 use userland::Userland;
+
+/// Share of the time that programs wait for memory, as the kernel tells it.
+const PRESSURE: &str = "/proc/pressure/memory";
 
 /// The agent proper. Returns only if it cannot go on.
 pub fn work() -> ExitCode {
@@ -66,6 +71,7 @@ struct Agent {
     deferred: VecDeque<ToGuest>,
     epoch: Option<Epoch>,
     arriving: Option<Arriving>,
+    pressure: Pressure,
 }
 
 /// Step to take once the host has answered with its time.
@@ -141,6 +147,7 @@ impl Agent {
             // An identity may have been applied in part.
             epoch: identity::told().filter(|_| !held).map(|(epoch, _)| epoch),
             arriving: None,
+            pressure: Pressure::default(),
         }
     }
 
@@ -153,7 +160,14 @@ impl Agent {
             ToGuest::Moved { version: _ } => self.hello_after_move(),
             ToGuest::Quiesce { fork } => self.quiesce(fork),
             ToGuest::Resume => self.resume(),
-            ToGuest::Ping => self.ask_time(),
+            ToGuest::Ping => {
+                self.ask_time();
+                // A kernel without it tells nothing.
+                let kernel = fs::read_to_string(PRESSURE).unwrap_or_default();
+                if let Some(word) = self.pressure.word(&kernel) {
+                    self.outbox.say_now(&word);
+                }
+            }
             ToGuest::StoodStill => self.stood_still(),
             ToGuest::Time { asked, host } => self.hear_time(asked, host),
             ToGuest::Identify(identify) => self.identify(*identify),

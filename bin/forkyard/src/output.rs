@@ -283,6 +283,7 @@ fn state(vm: &VmView) -> String {
         (Some(_), _, _) => "silent".to_owned(),
         (None, Some(_), _) => "failed".to_owned(),
         (None, None, true) => "asleep".to_owned(),
+        (None, None, false) if vm.memory_wait_percent.is_some() => "thrashing".to_owned(),
         (None, None, false) => word(&vm.state),
     }
 }

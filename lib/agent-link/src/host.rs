@@ -30,7 +30,7 @@ use std::{
     path::Path,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU32, Ordering},
+        atomic::{AtomicU8, AtomicU32, Ordering},
     },
     time::Duration,
 };
@@ -93,6 +93,8 @@ struct Shared {
     released: Slot<Vec<String>>,
     /// Filled whenever the agent shows that it is there.
     alive: Slot<()>,
+    /// Percent of the last time in which the guest's programs waited for memory.
+    memory_wait: AtomicU8,
     waking: Mutex<Option<Waking>>,
     desks: Mutex<BTreeMap<Session, Desk>>,
     /// Commands of a host that the VM has left, and where what they do goes.
@@ -129,6 +131,7 @@ impl Guest {
             identified: Slot::default(),
             released: Slot::default(),
             alive: Slot::default(),
+            memory_wait: AtomicU8::new(0),
             waking: Mutex::default(),
             desks: Mutex::default(),
             visitors: Mutex::default(),
@@ -234,6 +237,12 @@ impl Guest {
                 after: within,
             }),
         }
+    }
+
+    /// Returns the percent of the last ten seconds in which all programs of the guest waited for memory,
+    /// as its agent last said; 0 if that is little.
+    pub fn memory_wait(&self) -> u8 {
+        self.shared.memory_wait.load(Ordering::Relaxed)
     }
 
     /// Has the guest set its clock right: its vCPUs stood still without its having been asked to

@@ -12,7 +12,7 @@ use serde::{Deserialize, Serialize};
 
 /// Version of these messages, and of the devices of a machine that are saved with its memory; both
 /// sides must have the same one.
-pub const VERSION: u16 = 10;
+pub const VERSION: u16 = 11;
 
 /// Most bytes of a command's input or output in one message: with its frame it fits into four
 /// times 32 KiB, which a guest's kernel sends through the port at once. A byte more would cost another exit.
@@ -319,6 +319,11 @@ pub enum ToHost {
         /// They, the oldest first.
         commands: Vec<KeptCommand>,
     },
+    /// Programs wait for memory, or do not any more. May follow a [`ToGuest::Ping`].
+    MemoryWait {
+        /// Percent of the last ten seconds in which all of them did; 0: it is over.
+        percent: u8,
+    },
 }
 
 impl ToHost {
@@ -337,7 +342,8 @@ impl ToHost {
             | Self::Released { .. }
             | Self::Call { .. }
             | Self::Forget { .. }
-            | Self::AskTime { .. } => None,
+            | Self::AskTime { .. }
+            | Self::MemoryWait { .. } => None,
         }
     }
 }

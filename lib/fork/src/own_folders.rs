@@ -20,7 +20,7 @@ const MODE: u32 = 0o711;
 const LOCK: &str = "lock";
 /// What a folder of sockets or of records holds that is Forkyard's, be it what came there before
 /// the daemon.
-const OURS: [&str; 12] = [
+const OURS: [&str; 15] = [
     LOCK,
     "api.sock",
     "cluster",
@@ -28,11 +28,14 @@ const OURS: [&str; 12] = [
     "e2b.key",
     "faults",
     "forkyard.db",
+    "links.json",
     "steps",
+    "substrates",
     "substrate.key",
     "tls",
     "vms",
     "volume-keys",
+    "volumes",
 ];
 
 /// Folders of a daemon that starts, which has them alone.

@@ -4,7 +4,7 @@
 //! begins no line. A reader that does not read, a terminal that was halted or a pipe
 //! that is full, holds up the log and nothing else: lines are left out then, and counted.
 
-use forkyard_types::shown;
+use forkyard_types::{cut, shown};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::{
     fmt::Write as _,
@@ -15,6 +15,9 @@ use std::{
 
 /// Most bytes written at once: a pipe that has room for any takes so many without waiting.
 const AT_ONCE: usize = 4096;
+
+/// Most bytes of an event.
+const LONGEST: usize = 16 << 10;
 
 /// Writer of events to standard error, one event a call.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,7 +51,9 @@ fn write_line(to: &impl AsFd, event: &[u8], left_out: &mut u64) {
             "({left_out} lines were left out: this log was not read)"
         );
     }
-    line.push_str(&shown(text.trim_end_matches('\n'), |c| c == '\t'));
+    line.push_str(&shown(&cut(text.trim_end_matches('\n'), LONGEST), |c| {
+        c == '\t'
+    }));
     line.push('\n');
     for (at, piece) in line.as_bytes().chunks(AT_ONCE).enumerate() {
         if !has_room(to) {

@@ -9,12 +9,15 @@ use axum::{
 use forkyard_auth::{Refused, TokenError};
 use forkyard_cluster::ClusterError;
 use forkyard_fork::{HostError, VmError};
-use forkyard_types::{ApiError, ErrorKind};
+use forkyard_types::{ApiError, ErrorKind, cut};
 use std::{collections::BTreeMap, error::Error, time::Duration};
 use utoipa::{
     IntoResponses, ToSchema,
     openapi::{ContentBuilder, Ref, RefOr, ResponseBuilder, response},
 };
+
+/// Most bytes of a message.
+const MESSAGE: usize = 4096;
 
 /// Every kind of error, its status code, and what it means.
 const KINDS: [(ErrorKind, StatusCode, &str); 9] = [
@@ -215,7 +218,10 @@ impl IntoResponse for Refusal {
         let status = KINDS.iter().find(|(known, ..)| *known == kind);
         let status = status.map_or(StatusCode::INTERNAL_SERVER_ERROR, |(_, status, _)| *status);
         let status = self.status.unwrap_or(status);
-        let mut response = (status, Json(self.error)).into_response();
+        let mut error = self.error;
+        // It may name what was sent.
+        error.message = cut(&error.message, MESSAGE).into_owned();
+        let mut response = (status, Json(error)).into_response();
         let headers = response.headers_mut();
         if kind == ErrorKind::Unauthorized {
             headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

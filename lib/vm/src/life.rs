@@ -109,6 +109,12 @@ impl Life {
         }
     }
 
+    /// Returns the percent of the last time in which its programs waited for memory, if that is much.
+    pub fn memory_wait(&self) -> Option<u8> {
+        let percent = self.body()?.guest.memory_wait();
+        (percent > 0).then_some(percent)
+    }
+
     /// Returns why it does not answer, if it does not.
     pub fn silence(&self) -> Option<String> {
         match self {

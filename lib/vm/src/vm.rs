@@ -331,6 +331,7 @@ impl Vm {
             accel: record.accel.clone(),
             created: record.created,
             silence: life.silence(),
+            memory_wait_percent: life.memory_wait(),
             host: None,
             moving: moving.as_ref().map(|moving| moving.peer.clone()),
             awaits: Vec::new(),

@@ -8,7 +8,7 @@ use crate::{CallId, Decoder, FrameError, Request, ToGuest, ToHost};
 use forkyard_types::{ApiError, ErrorKind};
 use std::{
     io,
-    sync::Arc,
+    sync::{Arc, atomic::Ordering},
     time::{Instant, SystemTime, UNIX_EPOCH},
 };
 use tokio::{
@@ -223,6 +223,9 @@ impl Shared {
                 // Past the queue: it is asked for while the guest holds still.
                 let host = now_ns();
                 say_at_once(&self.direct, &ToGuest::Time { asked, host });
+            }
+            ToHost::MemoryWait { percent } => {
+                self.memory_wait.store(percent.min(100), Ordering::Relaxed);
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Another host's daemon, asked over the network.
 
 use super::{invalid, told};
-use crate::MIGRATIONS;
+use crate::{ACTIVATIONS, MIGRATIONS};
 use forkyard_api_client::{Client, Line, Place, UploadError};
 use forkyard_cluster::Cluster;
 use forkyard_fork::{Duplex, Peer};

@@ -7,6 +7,17 @@ use hyper::Method;
 use std::{convert::Infallible, time::Duration};
 use tokio::time::{Instant, sleep_until};
 
+/// Trouble of a VM that keeps its commands from getting on.
+fn trouble(vm: &VmView) -> Option<String> {
+    match (&vm.silence, vm.memory_wait_percent) {
+        (Some(why), _) => Some(format!("does not answer: {why}")),
+        (None, Some(percent)) => Some(format!(
+            "thrashes: its programs wait for memory {percent} % of the time (`forkyard run --memory` gives more)"
+        )),
+        (None, None) => None,
+    }
+}
+
 /// Time without a word of the command after which its VM is looked at.
 const QUIET: Duration = Duration::from_secs(10);
 /// Between two looks.
@@ -45,18 +56,18 @@ impl<'a> Silence<'a> {
             let path = of_vm(self.vm, "");
             let seen = self.client.call::<VmView>(Method::GET, &path).await;
             // A daemon that is not there is told of by the command's own connection.
-            let silence = seen.ok().and_then(|vm| vm.silence);
+            let trouble = seen.ok().and_then(|vm| trouble(&vm));
             self.due = Instant::now() + LOOK;
-            match (&silence, self.told) {
-                (Some(why), false) => tell!(
-                    "forkyard: {} does not answer: {}; the command is waited for. Ctrl-C twice gives it up",
+            match (&trouble, self.told) {
+                (Some(what), false) => tell!(
+                    "forkyard: {} {}; the command is waited for. Ctrl-C twice gives it up",
                     self.vm,
-                    output::line(why)
+                    output::line(what)
                 ),
                 (None, true) => tell!("forkyard: {} answers again", self.vm),
                 (Some(_), true) | (None, false) => {}
             }
-            self.told = silence.is_some();
+            self.told = trouble.is_some();
         }
     }
 }

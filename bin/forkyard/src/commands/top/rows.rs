@@ -144,6 +144,7 @@ pub mod tests {
                 created: 7,
                 published: Vec::new(),
                 silence: None,
+                memory_wait_percent: None,
                 host: None,
                 moving: None,
                 awaits: Vec::new(),
