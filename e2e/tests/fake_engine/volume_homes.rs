@@ -193,7 +193,7 @@ fn a_promoted_copy_is_the_clusters_volume_and_the_former_home_learns_of_it() {
     let mut cluster = Cluster::fake_of_nodes(2);
     cluster.join(1);
     let mut now = content(1);
-    let (a, b) = (cluster.host(0), cluster.host(1));
+    let a = cluster.host(0);
     make(a, &now);
     write(a, &mut now, 4, b'm');
     a.ok(["volume", "mirror", "d", "h1", "--away", "go-on"]);
