@@ -389,6 +389,13 @@ impl Cluster {
         daemon.wait().expect("reaped");
     }
 
+    /// Waits until a daemon that was killed has ended.
+    pub fn buried(&mut self, number: usize) {
+        if let Some(mut daemon) = self.daemons[number].take() {
+            daemon.wait().expect("reaped");
+        }
+    }
+
     /// Sees to it that a host has a daemon: one that has ended is replaced, unless
     /// the client that asked it for something has done so.
     #[track_caller]

@@ -228,6 +228,9 @@ pub fn sweep(cluster: &mut Cluster, (dying, some): (Dying, u64), now: &mut [u8])
         let call = cluster.host(number).steps().died_before();
         eprintln!("{dying:?}: {step} of {total}, {call}: {:?}", outcome.code);
         reached += u32::from(!call.is_empty());
+        if !call.is_empty() && !is_blockd {
+            cluster.buried(number);
+        }
         if outcome.stderr.contains("may be at home") || outcome.stderr.contains("did not say") {
             unsettled += 1;
             // Nothing opens it until that is known.

@@ -480,6 +480,23 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/peer/volumes": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Take a step of a volume's way from host to host. In a cluster its nodes alone may ask. */
+        post: operations["volume_step"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/peer/volumes/{volume}/hold": {
         parameters: {
             query?: never;
@@ -1647,7 +1664,7 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        /** List the volumes of this host, sorted by name. */
+        /** List the volumes of this host, sorted by name; in a cluster, those of all nodes. */
         get: operations["list_volumes"];
         put?: never;
         /** Make a volume: of zeroes, or a copy of an image's disk or of a file of the host. */
@@ -1671,6 +1688,23 @@ export interface paths {
         post?: never;
         /** Remove a volume that no VM has, or lies over. */
         delete: operations["remove_volume"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/volumes/{name}/bring": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /** Move a volume that no VM has here, from the host that it is at. */
+        post: operations["bring_volume"];
+        delete?: never;
         options?: never;
         head?: never;
         patch?: never;
@@ -1704,6 +1738,26 @@ export interface paths {
         put?: never;
         /** Say which other hosts every flush of a volume waits for. */
         post: operations["mirror_volume"];
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
+    "/v1/volumes/{name}/move": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        get?: never;
+        put?: never;
+        /**
+         * Move a volume that no VM has to another host, with its snapshots. It is at home there once this is
+         *     answered; if it fails, it is here, unless the answer says that this is not known yet.
+         */
+        post: operations["move_volume"];
         delete?: never;
         options?: never;
         head?: never;
@@ -1955,6 +2009,16 @@ export interface components {
         };
         /** @description Bits a second. */
         BitRate: string;
+        /** @description `POST /v1/volumes/{name}/bring`: move a volume that no VM has here. */
+        BringVolume: {
+            /** @description Part of it that is sent before it is at home here. */
+            disk?: components["schemas"]["DiskTransfer"];
+            /**
+             * @description Host that it is at, as it is called here, or its address. If absent: the node where the cluster
+             *     says that it is, or the host that a copy here is of.
+             */
+            from?: string | null;
+        };
         /**
          * Format: int64
          * @description A number of bytes.
@@ -3349,6 +3413,13 @@ export interface components {
             /** @description Hosts; none ends it. Copies that they have stay there. */
             hosts?: string[];
         };
+        /** @description `POST /v1/volumes/{name}/move`: move a volume that no VM has to another host. */
+        MoveVolume: {
+            /** @description Part of it that is sent before it is at home there. */
+            disk?: components["schemas"]["DiskTransfer"];
+            /** @description Host, as it is called here, or its address. */
+            to: string;
+        };
         /**
          * @description Rights of a family's VMs beyond talking to each other. Its founder's owner
          *     decides; clones have it from there.
@@ -3881,8 +3952,98 @@ export interface components {
             publish?: string[];
             /** @description Snapshots that were sent to other hosts, the oldest first. */
             sent: string[];
+            term?: components["schemas"]["Term"] | null;
             /** @description Identity of the volume, the same on every host: 32 hexadecimal digits. */
             volume: string;
+        };
+        /** @description Answer to a [`PeerVolumeStep`]. */
+        PeerVolumeAnswer: {
+            /** @description Its name is kept. */
+            prepared: {
+                /** @description Snapshots of its user that are there already. */
+                has: string[];
+                /** @description Snapshot that both hosts have, of which the difference is enough. */
+                since?: string | null;
+            };
+        } | {
+            /** @description It is at home there. */
+            landed: {
+                /** @description Term in which it came to be. */
+                term: components["schemas"]["Term"];
+            };
+        } | "ended" | {
+            /** @description It is awaited there, or not. */
+            awaits: boolean;
+        } | {
+            /** @description It was moved. */
+            given: components["schemas"]["VolumeMoved"];
+        };
+        /** @description A volume that does not come, or has come. */
+        PeerVolumeEnd: {
+            /** @description The move. */
+            migration: components["schemas"]["ForkId"];
+            /** @description Name of the volume. */
+            name: components["schemas"]["VmName"];
+        };
+        /** @description A volume that is wanted at another host. */
+        PeerVolumeGive: {
+            /** @description Part of it that is sent before it is at home there. */
+            disk?: components["schemas"]["DiskTransfer"];
+            /** @description The move. */
+            migration: components["schemas"]["ForkId"];
+            /** @description Name of the volume. */
+            name: components["schemas"]["VmName"];
+            /** @description Node that it goes to. Among hosts that are no nodes, the one that awaits it is looked for. */
+            to?: string | null;
+        };
+        /** @description A volume that has come. */
+        PeerVolumeLand: {
+            /** @description The move. */
+            migration: components["schemas"]["ForkId"];
+            /** @description Name of the volume. */
+            name: components["schemas"]["VmName"];
+            /** @description Snapshot that it goes on from. */
+            snapshot: string;
+            /** @description Term in which it is at home at the host that it leaves. */
+            term: components["schemas"]["Term"];
+        };
+        /** @description A volume that is about to come. */
+        PeerVolumePrepare: {
+            /** @description Name of that host, as it calls itself. */
+            from: string;
+            /** @description Identity of the volume, the same on every host: 32 hexadecimal digits. */
+            id: string;
+            /** @description The move. */
+            migration: components["schemas"]["ForkId"];
+            /** @description Name of the volume. */
+            name: components["schemas"]["VmName"];
+            /** @description Its snapshots, the oldest first. */
+            snapshots: string[];
+            /** @description Term in which it is at home at the host that it leaves. */
+            term: components["schemas"]["Term"];
+        };
+        /** @description `POST /v1/peer/volumes`: take a step of a volume's way from host to host. */
+        PeerVolumeStep: {
+            /**
+             * @description Say what is there of a volume that is about to come, and keep its name for it. Its snapshots come
+             *     by `PUT /v1/peer/migrations/{migration}/volume`. Nothing is active there.
+             */
+            prepare: components["schemas"]["PeerVolumePrepare"];
+        } | {
+            /** @description All of it is there: have it at home there from now on. */
+            land: components["schemas"]["PeerVolumeLand"];
+        } | {
+            /** @description Give it up, unless it is at home there: it never will be by this move, once this is answered so. */
+            end: components["schemas"]["PeerVolumeEnd"];
+        } | {
+            /** @description Say whether a volume is awaited there by this move. */
+            awaits: {
+                /** @description The move. */
+                migration: components["schemas"]["ForkId"];
+            };
+        } | {
+            /** @description Move a volume to the host that awaits it by this move. Answered at the end. */
+            give: components["schemas"]["PeerVolumeGive"];
         };
         /** @description `POST /v1/vms/{id}/published`: more ports of the host that are to lead to a VM. */
         PublishRequest: {
@@ -4479,6 +4640,11 @@ export interface components {
             vms: components["schemas"]["VmName"][];
         };
         /**
+         * Format: int64
+         * @description Term in which a volume is at home at a host: one that is later takes its place.
+         */
+        Term: number;
+        /**
          * @description Terms that a VM has been given beside its machine. Clones have their
          *     parent's.
          */
@@ -5007,6 +5173,51 @@ export interface components {
             /** @description True if there is a connection to it. */
             is_there: boolean;
         };
+        /** @description Result of a volume's move. */
+        VolumeMoved: {
+            /** @description Account of the move. */
+            report: components["schemas"]["VolumeMoveReport"];
+            /** @description The volume, as the host that was asked has it now: it is at home there, or a copy. */
+            volume: components["schemas"]["VolumeView"];
+        };
+        /**
+         * @description Phase of a volume's move.
+         * @enum {string}
+         */
+        VolumeMovePhase: "preparing" | "copying" | "handing-over" | "unsettled";
+        /** @description Account of a volume's move. Times are in microseconds, by the clock of the host that it left. */
+        VolumeMoveReport: {
+            /**
+             * Format: int64
+             * @description Part of it in which it was at home at neither host.
+             */
+            hand_over_us: number;
+            /** @description Bytes of blocks that stayed, and are fetched from there. */
+            left: components["schemas"]["ByteCount"];
+            /** @description Bytes that were sent. */
+            sent: components["schemas"]["ByteCount"];
+            /**
+             * Format: int32
+             * @description Snapshots of its user that were sent along.
+             */
+            snapshots: number;
+            /** @description Term in which it is at home at the other host. */
+            term: components["schemas"]["Term"];
+            /**
+             * Format: int64
+             * @description From the request to the end.
+             */
+            total_us: number;
+        };
+        /** @description Way of a volume to another host. */
+        VolumeMoving: {
+            /** @description Phase. */
+            phase: components["schemas"]["VolumeMovePhase"];
+            /** @description Bytes that were sent so far. */
+            sent: components["schemas"]["ByteCount"];
+            /** @description The other host, as it is called here. */
+            to: string;
+        };
         /** @description Host that fetches blocks of a volume. */
         VolumeNeed: {
             /** @description Host, as it is called here. */
@@ -5072,6 +5283,8 @@ export interface components {
             epoch: number;
             /** @description Reason why it cannot be opened; then nothing else is known of it. It can be removed. */
             failure?: string | null;
+            /** @description Identity, the same on every host that has some of it: 32 hexadecimal digits. None if it cannot be opened. */
+            id?: string | null;
             /** @description File of the host with its key. */
             key_file?: string | null;
             /**
@@ -5082,16 +5295,20 @@ export interface components {
             law?: components["schemas"]["VolumeTuning"] | null;
             /** @description Other hosts that every flush waits for, and what they hold. */
             mirrors?: components["schemas"]["VolumeMirror"][];
+            moving?: components["schemas"]["VolumeMoving"] | null;
             /** @description Name of the volume. */
             name: components["schemas"]["VmName"];
             /** @description Hosts that fetch blocks of it from here. It cannot be removed until they have all. */
             needed_by?: components["schemas"]["VolumeNeed"][];
+            /** @description Node that has it, in a cluster. */
+            node?: string | null;
             /** @description Size of the disk. */
             size: components["schemas"]["ByteCount"];
             /** @description Snapshots of the volume, the oldest first. */
             snapshots: components["schemas"]["VolumeSnapshot"][];
             /** @description Bytes stored for its blocks, those of snapshots included. */
             stored: components["schemas"]["ByteCount"];
+            term?: components["schemas"]["Term"] | null;
             vm?: components["schemas"]["VmName"] | null;
         };
         /** @description `GET /v1/volumes/{name}/why`: reasons for which a block went to other hosts, came from there, or did not. */
@@ -5158,6 +5375,7 @@ export type Awaited = components['schemas']['Awaited'];
 export type BackupState = components['schemas']['BackupState'];
 export type BackupView = components['schemas']['BackupView'];
 export type BitRate = components['schemas']['BitRate'];
+export type BringVolume = components['schemas']['BringVolume'];
 export type ByteCount = components['schemas']['ByteCount'];
 export type CheckpointMade = components['schemas']['CheckpointMade'];
 export type CheckpointRemoved = components['schemas']['CheckpointRemoved'];
@@ -5253,6 +5471,7 @@ export type MigrationPhase = components['schemas']['MigrationPhase'];
 export type MigrationReached = components['schemas']['MigrationReached'];
 export type MigrationReport = components['schemas']['MigrationReport'];
 export type MirrorVolume = components['schemas']['MirrorVolume'];
+export type MoveVolume = components['schemas']['MoveVolume'];
 export type NetworkPolicy = components['schemas']['NetworkPolicy'];
 export type NewsSecret = components['schemas']['NewsSecret'];
 export type NodeChanged = components['schemas']['NodeChanged'];
@@ -5292,6 +5511,12 @@ export type PeerTicket = components['schemas']['PeerTicket'];
 export type PeerTicketRequest = components['schemas']['PeerTicketRequest'];
 export type PeerTicketResponse = components['schemas']['PeerTicketResponse'];
 export type PeerVolume = components['schemas']['PeerVolume'];
+export type PeerVolumeAnswer = components['schemas']['PeerVolumeAnswer'];
+export type PeerVolumeEnd = components['schemas']['PeerVolumeEnd'];
+export type PeerVolumeGive = components['schemas']['PeerVolumeGive'];
+export type PeerVolumeLand = components['schemas']['PeerVolumeLand'];
+export type PeerVolumePrepare = components['schemas']['PeerVolumePrepare'];
+export type PeerVolumeStep = components['schemas']['PeerVolumeStep'];
 export type PublishRequest = components['schemas']['PublishRequest'];
 export type PullRequest = components['schemas']['PullRequest'];
 export type PushRequest = components['schemas']['PushRequest'];
@@ -5337,6 +5562,7 @@ export type SubstratePart = components['schemas']['SubstratePart'];
 export type SubstrateParts = components['schemas']['SubstrateParts'];
 export type SubstrateSizes = components['schemas']['SubstrateSizes'];
 export type SubstrateView = components['schemas']['SubstrateView'];
+export type Term = components['schemas']['Term'];
 export type Terms = components['schemas']['Terms'];
 export type TicketChanged = components['schemas']['TicketChanged'];
 export type TicketId = components['schemas']['TicketId'];
@@ -5374,6 +5600,10 @@ export type VolumeHolding = components['schemas']['VolumeHolding'];
 export type VolumeLacking = components['schemas']['VolumeLacking'];
 export type VolumeLaw = components['schemas']['VolumeLaw'];
 export type VolumeMirror = components['schemas']['VolumeMirror'];
+export type VolumeMoved = components['schemas']['VolumeMoved'];
+export type VolumeMovePhase = components['schemas']['VolumeMovePhase'];
+export type VolumeMoveReport = components['schemas']['VolumeMoveReport'];
+export type VolumeMoving = components['schemas']['VolumeMoving'];
 export type VolumeNeed = components['schemas']['VolumeNeed'];
 export type VolumeSnapshot = components['schemas']['VolumeSnapshot'];
 export type VolumeTransfer = components['schemas']['VolumeTransfer'];
@@ -6126,6 +6356,30 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["PeerTicketResponse"];
+                };
+            };
+        };
+    };
+    volume_step: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PeerVolumeStep"];
+            };
+        };
+        responses: {
+            /** @description Stage of the move */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PeerVolumeAnswer"];
                 };
             };
         };
@@ -8266,6 +8520,33 @@ export interface operations {
             };
         };
     };
+    bring_volume: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the volume */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["BringVolume"];
+            };
+        };
+        responses: {
+            /** @description The volume is at home here */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VolumeMoved"];
+                };
+            };
+        };
+    };
     export_volume: {
         parameters: {
             query?: never;
@@ -8316,6 +8597,33 @@ export interface operations {
                 };
                 content: {
                     "application/json": components["schemas"]["VolumeView"];
+                };
+            };
+        };
+    };
+    move_volume: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name of the volume */
+                name: string;
+            };
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["MoveVolume"];
+            };
+        };
+        responses: {
+            /** @description The volume is at home there; what is here is a copy */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["VolumeMoved"];
                 };
             };
         };
