@@ -85,9 +85,9 @@ impl Host {
                 key,
                 group,
                 hosts: shares.len(),
-                // All of them fetch everything.
+                // All of them fetch everything that they have not.
                 push: Push::Everything,
-                last: Some(Vec::new()),
+                last: changed.is_none().then(Vec::new),
                 changed,
                 disjoint: Vec::new(),
             };
