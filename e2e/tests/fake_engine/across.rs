@@ -204,7 +204,7 @@ fn sent_to(host: &Host) -> u64 {
     let sent = lines.filter(|line| line.starts_with("forkyard_link_bytes_sent_total"));
     sent.map(|line| {
         let value = line.rsplit_once(' ').expect("a value").1;
-        value.parse::<f64>().expect("a number") as u64
+        value.parse::<u64>().expect("a number")
     })
     .sum()
 }

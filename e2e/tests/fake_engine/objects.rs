@@ -11,7 +11,7 @@ use forkyard_types::{
 use nix::mount::{MsFlags, mount, umount};
 use std::{
     fs,
-    os::unix::fs::PermissionsExt,
+    os::unix::fs::{PermissionsExt, chown},
     path::{Path, PathBuf},
 };
 
@@ -171,6 +171,8 @@ fn substrates_go_through_stores_and_nothing_that_was_damaged_or_forged_comes_bac
     let key = host.ok(["substrate", "key"]).trim().to_owned();
 
     let folder = tempfile::tempdir().expect("a folder");
+    // Another user's, as a folder of a file server is.
+    chown(folder.path(), Some(1), Some(1)).expect("given away");
     let store = format!("file://{}", folder.path().display());
     carried(&host, &other, &store, folder.path(), &key);
     // Memory of guests is no other user's to read.

@@ -38,7 +38,7 @@ command = ["httpd", "-f", "-p", "8080", "-h", "/root"]
 health = { test = ["wget", "-q", "-O", "/dev/null", "http://127.0.0.1:8080/word"], interval = "100ms" }
 "#;
 
-/// The same as a compose file, which copies nothing.
+/// Compose file of these members, which copies nothing.
 const YAML: &str = r#"
 name: mix
 services:

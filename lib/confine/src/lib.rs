@@ -44,8 +44,8 @@ pub enum Who {
     Fetcher(Reach),
     /// Root, with the right to read what any user owns and no other.
     Reader,
-    /// Root, which owns the files that it is given, and no right beyond that: it carries them to and from
-    /// stores.
+    /// Root, which owns the files that it is given, and no right beyond that, but to reach all of its jail
+    /// if it has no network: it carries files to and from stores.
     Carrier,
     /// Root, with the rights to make files of any user and to read and change them, and no other.
     Unpacker,
@@ -238,7 +238,11 @@ pub fn confine(command: &mut Command, to: Confinement<'_>) -> io::Result<()> {
         Who::Fetcher(reach) => (reach.user(), &[], Some(THREADS_OF_FETCHERS)),
         // Root's threads are all counted together.
         Who::Reader => (0, &[Capability::ReadAll], None),
-        Who::Carrier => (0, &[], None),
+        Who::Carrier => match to.network {
+            Network::Host => (0, &[], None),
+            // A store that is a folder may be another user's.
+            Network::None => (0, &[Capability::ReachAll], None),
+        },
         Who::Unpacker => (0, &UNPACKING, None),
     };
     let any = ITSELF.into_iter().chain(FILES).chain(MORE);

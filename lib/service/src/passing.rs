@@ -2,12 +2,12 @@
 //! they changed.
 
 use axum::http::{HeaderMap, HeaderName, Method, header};
-use forkyard_node::{CLONES, MIGRATIONS};
+use forkyard_node::{ACTIVATIONS, CLONES, MIGRATIONS};
 
 /// Returns true if the cluster is to hear of the outcome of such a request.
 pub fn changes(method: &Method, path: &str) -> bool {
-    let vms =
-        path == "/v1/vms" || path.starts_with("/v1/vms/") || [CLONES, MIGRATIONS].contains(&path);
+    let from_others = [ACTIVATIONS, CLONES, MIGRATIONS].contains(&path);
+    let vms = path == "/v1/vms" || path.starts_with("/v1/vms/") || from_others;
     // What is typed comes as a request a key.
     let typed = path.ends_with("/console") || path.contains("/sessions/");
     let quiet = typed || path.ends_with("/exec");
@@ -36,6 +36,7 @@ mod tests {
             (Method::POST, "/v1/vms", true),
             (Method::POST, "/v1/vms/p/fork", true),
             (Method::POST, CLONES, true),
+            (Method::POST, ACTIVATIONS, true),
             (Method::POST, MIGRATIONS, true),
             (Method::POST, "/v1/vms/p/migrate", true),
             (Method::DELETE, "/v1/vms/p", true),

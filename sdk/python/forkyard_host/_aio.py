@@ -85,7 +85,7 @@ class AsyncForkyard:
         **more: Any,
     ) -> list[AsyncVm]:
         """Make VMs of a substrate; see Forkyard.activate."""
-        more = {**more, "to": list(to), "spread": spread}
+        more = {**more, **_calls.on_hosts(to, spread)}
         answer = await self._end.ask(_calls.activate(substrate, count, name, (memory, vcpus, disk), more))
         made, failed = activated(answer, lambda view: AsyncVm(self._end, view))
         if failed:

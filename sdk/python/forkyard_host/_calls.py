@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Iterable, Mapping, NamedTuple
+from typing import Any, Iterable, Mapping, NamedTuple, Sequence
 from urllib.parse import quote, urlencode
 
 
@@ -96,6 +96,11 @@ def activate(
     memory, vcpus, disk = size
     words = {"count": count, "name": vm, "memory": memory, "vcpus": vcpus, "disk": disk, **more}
     return Call("POST", of_substrate(name, "activate"), words)
+
+
+def on_hosts(to: Sequence[str], spread: bool) -> dict[str, Any]:
+    """Fields that name the hosts of VMs that are made."""
+    return {**({"to": list(to)} if to else {}), **({"spread": True} if spread else {})}
 
 
 def keep_standby(

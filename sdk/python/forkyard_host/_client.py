@@ -118,7 +118,7 @@ class Forkyard:
         cluster, each on the node with most vCPUs free. `more`: other fields of the API's request, such as
         network. ForkyardError if one was not made; the others are removed.
         """
-        more = {**more, "to": list(to), "spread": spread}
+        more = {**more, **_calls.on_hosts(to, spread)}
         answer = self._end.ask(_calls.activate(substrate, count, name, (memory, vcpus, disk), more))
         made, failed = activated(answer, lambda view: Vm(self._end, view))
         if failed:

@@ -1,6 +1,6 @@
 use super::*;
 use crate::{Composition, Form, Of};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 const LAMP: &str = r#"
 name: lamp
@@ -116,14 +116,13 @@ fn anchors_are_followed_and_what_they_can_grow_to_is_bounded() {
     let text = "services:\n  a: &a { image: x, environment: { A: b } }\n  b: *a\n";
     assert_eq!(parsed(text).members["b"].env["A"], "b");
     // Each line is ten of the one before: a thousand million in all.
-    let mut bomb = String::from("services:\n  a:\n    image: x\n    command: &a0 [x]\n");
+    let mut bomb = String::from("services:\n  a:\n    image: x\n    volumes:\n      - &a0 [x]\n");
     for level in 0..9 {
         let ten = vec![format!("*a{level}"); 10].join(", ");
-        bomb += &format!("  b{level}: &a{} [{ten}]\n", level + 1);
+        bomb += &format!("      - &a{} [{ten}]\n", level + 1);
     }
-    let begun = Instant::now();
     let said = refused(&bomb);
-    assert!(begun.elapsed() < Duration::from_secs(60), "{said}");
+    assert!(said.contains("alias"), "{said}");
     let deep = format!("services: {}{}", "[".repeat(5000), "]".repeat(5000));
     refused(&deep);
     let long = format!("name: {}", "x".repeat(LONGEST));

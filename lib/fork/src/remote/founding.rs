@@ -85,9 +85,9 @@ impl Host {
                 key,
                 group,
                 hosts: shares.len(),
-                // All of them fetch everything.
+                // All of them fetch everything that they have not.
                 push: Push::Everything,
-                last: Some(Vec::new()),
+                last: changed.is_none().then(Vec::new),
                 changed,
                 disjoint: Vec::new(),
             };
@@ -143,8 +143,11 @@ impl Host {
             let key = (request.activation, share.peer.name());
             let answer = async {
                 // Before it is sent: whatever becomes of it is then looked after.
-                self.note_remote_clones(key, RemoteShare::founding(&request))
-                    .map_err(|error| error.to_api())?;
+                let founding = RemoteShare::founding(&request);
+                if let Err(error) = self.note_remote_clones(key, founding.clone()) {
+                    self.release(&founding).await;
+                    return Err(error.to_api());
+                }
                 let asked = share.peer.activate(request, user.map(str::to_owned));
                 self.patiently(&*share.peer, asked).await
             };

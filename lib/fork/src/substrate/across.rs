@@ -15,7 +15,7 @@ use crate::{
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_pager::Over;
 use forkyard_types::{
-    ActivateRequest, ActivateResponse, ByteCount, ForkId, PAGE_SIZE, PageCount,
+    ActivateRequest, ActivateResponse, ByteCount, ForkId, ImageId, PAGE_SIZE, PageCount,
     PeerActivateRequest, PeerFounder, PeerSubstrate, SubstrateKind, SubstratePart, SubstrateParts,
     VmId, VmName,
 };
@@ -82,6 +82,12 @@ impl Host {
         let parts = of.substrate.parts()?;
         let disk = self.docked_disk(of.substrate).await?.pages();
         let (_, base) = self.layers_of(parts.disk.image, DISK)?;
+        // One that was made larger lies over no image of its size.
+        let same_size = |base: &ImageId| self.stack(*base).is_ok_and(|base| base.pages() == disk);
+        let base = base.filter(same_size);
+        let devices = zstd::bulk::compress(&of.devices, 0);
+        let devices = devices.map_err(HostError::io("pack", Path::new("the state of devices")))?;
+        let devices = BASE64_STANDARD.encode(devices);
         let offered = self
             .offer_substrate(
                 (of.memory(), of.size.memory.pages()),
@@ -90,9 +96,6 @@ impl Host {
                 &shares,
             )
             .await?;
-        let devices = zstd::bulk::compress(&of.devices, 0);
-        let devices = devices.map_err(HostError::io("pack", Path::new("the state of devices")))?;
-        let devices = BASE64_STANDARD.encode(devices);
         let described = PeerSubstrate {
             name: of.substrate.name.clone(),
             docked: parts.memory.image,
@@ -290,6 +293,9 @@ fn check(request: &PeerActivateRequest, page_reporting: bool) -> Result<(), Host
     {
         return refuse("its descriptor makes no machine".into());
     }
+    if request.request.join.is_some() {
+        return refuse("VMs that join a family are made where its first VM is".into());
+    }
     if usize::from(request.request.count) != request.vms.len() {
         return refuse(format!(
             "count is {}, and {} VMs are described",
@@ -308,5 +314,76 @@ fn received_size(substrate: &Substrate, request: &PeerActivateRequest) -> Result
     match wanted.disk {
         Some(disk) => substrate.with_disk(size, docked(request.disk.pages), disk),
         None => Ok(size),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use forkyard_types::{PageOrder, PageSecret, RemotePages};
+
+    fn request() -> PeerActivateRequest {
+        let memory = ByteCount(256 << 20);
+        let pages = |pages| RemotePages {
+            image: ImageId::random(),
+            pages,
+            order: PageOrder::OnDemand,
+        };
+        PeerActivateRequest {
+            version: PeerActivateRequest::VERSION,
+            activation: ForkId::random(),
+            substrate: PeerSubstrate {
+                name: "s".parse().expect("a name"),
+                docked: ImageId::random(),
+                image: "tiny".into(),
+                vcpus: 1,
+                memory,
+                booted: memory,
+                accel: "tcg".into(),
+                cpu: None,
+                engine: "QEMU".into(),
+                agent: None,
+                page_reporting: true,
+            },
+            devices: String::new(),
+            memory: pages(memory.pages()),
+            disk: pages(PageCount(1000)),
+            over: None,
+            pager: ([192, 0, 2, 1], 7434).into(),
+            key: PageSecret(String::new()),
+            vms: vec![PeerFounder {
+                id: VmId::random(),
+                name: "s-1".parse().expect("a name"),
+            }],
+            request: serde_json::from_str("{}").expect("all of it has a default"),
+        }
+    }
+
+    #[test]
+    fn a_request_of_another_host_that_makes_no_machine_is_refused() {
+        check(&request(), true).expect("makes sense");
+        type Spoil = fn(&mut PeerActivateRequest);
+        let faults: [(&str, Spoil); 10] = [
+            ("version", |it| it.version += 1),
+            ("reporting", |it| it.substrate.page_reporting = false),
+            ("vcpus", |it| it.substrate.vcpus = 0),
+            ("memory", |it| it.substrate.memory = ByteCount(4096)),
+            ("booted", |it| it.substrate.booted = ByteCount(1 << 40)),
+            ("pages of memory", |it| it.memory.pages.0 += 1),
+            ("pages of larger memory", |it| {
+                it.request.memory = Some(ByteCount(512 << 20));
+            }),
+            ("pages of the disk", |it| it.disk.pages = PageCount(0)),
+            ("one image", |it| it.disk.image = it.memory.image),
+            ("count", |it| it.request.count = 2),
+        ];
+        for (what, spoil) in faults {
+            let mut bad = request();
+            spoil(&mut bad);
+            assert!(check(&bad, true).is_err(), "{what}");
+        }
+        let mut joins = request();
+        joins.request.join = Some("p".into());
+        check(&joins, true).expect_err("a family is on one host");
     }
 }
