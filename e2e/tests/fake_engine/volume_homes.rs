@@ -27,7 +27,7 @@ fn in_a_cluster_a_volume_is_at_home_at_one_node_and_is_brought_to_its_vm() {
     cluster.join(1);
     let mut now = content(1);
     make(cluster.host(0), &now);
-    let a = cluster.host(0);
+    let (a, b) = (cluster.host(0), cluster.host(1));
     eventually("both to be known", || {
         listed(a) == [row("d", "h0", None), row("x", "h1", None)]
     });
@@ -112,7 +112,7 @@ fn without_the_authority_nothing_new_opens_and_what_runs_goes_on() {
     let mut now = content(1);
     make(cluster.host(0), &now);
     cluster.join(1);
-    let a = cluster.host(0);
+    let (a, b) = (cluster.host(0), cluster.host(1));
     eventually("both to be known", || {
         listed(a) == [row("d", "h0", None), row("d", "h1", None)]
     });
@@ -135,7 +135,7 @@ fn without_the_authority_nothing_new_opens_and_what_runs_goes_on() {
     a.ok(["run", "tiny", "--name", "s", "--data", "d"]);
     a.ok(["stop", "s"]);
     cluster.stop_etcd();
-    let a = cluster.host(0);
+    let (a, b) = (cluster.host(0), cluster.host(1));
     for words in [
         &["start", "s"][..],
         &["volume", "create", "f", "1M"],
@@ -165,7 +165,7 @@ fn without_the_authority_nothing_new_opens_and_what_runs_goes_on() {
             == Some(0)
     });
     assert!(read(cluster.host(1), None) == now);
-    let a = cluster.host(0);
+    let (a, b) = (cluster.host(0), cluster.host(1));
     a.ok(["volume", "rm", "e"]);
     a.ok(["volume", "rm", "d"]);
     b.ok(["volume", "rm", "d"]);
@@ -210,7 +210,7 @@ fn a_promoted_copy_is_the_clusters_volume_and_the_former_home_learns_of_it() {
     b.ok(["run", "tiny", "--name", "p", "--data", "d"]);
     assert_eq!(volume(b, "d").term, Some(Term(2)));
     cluster.start(0);
-    let a = cluster.host(0);
+    let (a, b) = (cluster.host(0), cluster.host(1));
     eventually("the former home to learn of it", || {
         listed(a) == [row("d", "h0", Some("h1")), row("d", "h1", None)]
     });
