@@ -19,6 +19,8 @@ use std::{
         unix::process::{CommandExt, ExitStatusExt},
     },
     process::{Child, Command, Stdio},
+    thread::sleep,
+    time::Duration,
 };
 
 /// Folders in which programs are looked for in an image that does not say.
@@ -113,8 +115,7 @@ pub fn launch(
     })?;
     // Until its program is loaded, the new process is this one's memory with a usual score, which
     // is the largest there is in a guest full of small programs.
-    let killed = matches!(child.try_wait(), Ok(Some(status)) if status.signal() == Some(SIGKILL));
-    if killed && oom_kills(&fs::read_to_string("/proc/vmstat").unwrap_or_default()) > 0 {
+    if was_killed(&mut child) && oom_kills(&fs::read_to_string("/proc/vmstat").unwrap_or_default()) > 0 {
         return Err(cannot_run(format!(
             "cannot run {program}: the guest is out of memory, and its kernel killed the command as it began"
         )));
@@ -123,6 +124,25 @@ pub fn launch(
 }
 
 const SIGKILL: i32 = 9;
+/// Looks at a child that is ending, and the pause between two.
+const LOOKS: u32 = 50;
+const LOOK: Duration = Duration::from_millis(2);
+
+/// Tells whether a child has been killed already. One that ends has no program any more before its end
+/// can be heard of.
+fn was_killed(child: &mut Child) -> bool {
+    if fs::read_link(format!("/proc/{}/exe", child.id())).is_ok() {
+        return false;
+    }
+    for _ in 0..LOOKS {
+        match child.try_wait() {
+            Ok(Some(status)) => return status.signal() == Some(SIGKILL),
+            Ok(None) => sleep(LOOK),
+            Err(_) => return false,
+        }
+    }
+    false
+}
 
 /// Processes that a kernel has killed for lack of memory, as its /proc/vmstat counts them.
 fn oom_kills(vmstat: &str) -> u64 {
