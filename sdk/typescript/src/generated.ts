@@ -5074,6 +5074,12 @@ export interface components {
             /** @description Memory. */
             memory: components["schemas"]["ByteCount"];
             /**
+             * Format: int32
+             * @description Percent of the last ten seconds in which all programs of the guest waited for memory, where
+             *     that is 20 or more: it hardly gets on.
+             */
+            memory_wait_percent?: number | null;
+            /**
              * @description Host that the VM is being handed over to: it is paused, and goes on there or here within
              *     moments. None if it is not.
              */
