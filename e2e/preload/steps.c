@@ -31,6 +31,7 @@ struct control {
     _Atomic uint64_t count;
     char name[32]; /* of the call it died before */
     _Atomic uint64_t of; /* which program */
+    _Atomic uint64_t stops; /* it stands still there, and goes on when it is told to */
 };
 
 static struct control *control;
@@ -45,8 +46,9 @@ static void step(const char *name)
     if (!chosen || atomic_fetch_add(&control->count, 1) + 1 != chosen)
         return;
     strncpy(control->name, name, sizeof control->name - 1);
-    kill(program, SIGKILL);
-    if (getpid() == program)
+    uint64_t stops = atomic_load(&control->stops);
+    kill(program, stops ? SIGSTOP : SIGKILL);
+    if (!stops && getpid() == program)
         for (;;)
             pause();
 }

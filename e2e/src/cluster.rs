@@ -48,7 +48,7 @@ const LEASE: &str = "10";
 #[derive(Debug)]
 pub struct Cluster {
     // Dropped in this order.
-    daemons: Vec<Option<Child>>,
+    pub(crate) daemons: Vec<Option<Child>>,
     /// Those whose power has failed.
     dark: Vec<bool>,
     /// Small disks that hosts have their state on.
@@ -387,13 +387,6 @@ impl Cluster {
         let mut daemon = self.daemons[number].take().expect("one runs");
         daemon.kill().expect("ours");
         daemon.wait().expect("reaped");
-    }
-
-    /// Waits until a daemon that was killed has ended.
-    pub fn buried(&mut self, number: usize) {
-        if let Some(mut daemon) = self.daemons[number].take() {
-            daemon.wait().expect("reaped");
-        }
     }
 
     /// Sees to it that a host has a daemon: one that has ended is replaced, unless

@@ -1,4 +1,4 @@
-//! Faults of the network of a cluster whose hosts are on a bridge: cut, slowed,
+//! Daemons that stand still or have died, and faults of the network of a cluster whose hosts are on a bridge: cut, slowed,
 //! lossy, or one that no group passes; and its traffic.
 
 use crate::{
@@ -6,6 +6,10 @@ use crate::{
     cluster::PAGES,
     outside::UPLINK,
     switch::{Turned, port, run},
+};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
 };
 use std::process::Command;
 
@@ -21,6 +25,20 @@ impl Cluster {
     /// Connects it again.
     pub fn mend(&self, number: usize) {
         self.switch.turn(number, Turned::On);
+    }
+
+    /// Waits until a daemon that was killed has ended.
+    pub fn buried(&mut self, number: usize) {
+        if let Some(mut daemon) = self.daemons[number].take() {
+            daemon.wait().expect("reaped");
+        }
+    }
+
+    /// Lets a host's daemon go on that stands still.
+    pub fn go_on(&self, number: usize) {
+        let daemon = self.daemons[number].as_ref().expect("one runs");
+        let pid = Pid::from_raw(i32::try_from(daemon.id()).expect("a pid"));
+        kill(pid, Signal::SIGCONT).expect("ours");
     }
 
     /// From now on so many of a hundred packets of pages are lost on their way, by chance.

@@ -21,8 +21,9 @@ const EVERY: &str = "FORKYARD_E2E_STEPS";
 /// the one it died before.
 const NUMBERS: usize = 16;
 const NAME: usize = 32;
-/// The number of the program.
+/// The number of the program, and whether it stands still at the call chosen.
 const OF: usize = 8;
+const STOPS: usize = 8;
 
 /// The steps of whatever daemon runs.
 #[derive(Debug)]
@@ -48,7 +49,7 @@ impl Steps {
             .open(folder.path().join("control"))
             .expect("a file");
         control
-            .write_all(&[0; NUMBERS + NAME + OF])
+            .write_all(&[0; NUMBERS + NAME + OF + STOPS])
             .expect("a small one");
         Self { folder, control }
     }
@@ -67,6 +68,13 @@ impl Steps {
         let number = u64::from(are).to_ne_bytes();
         let at = (NUMBERS + NAME) as u64;
         self.control.write_all_at(&number, at).expect("written");
+    }
+
+    /// From here on the program stands still at the step chosen, until it is told to go on, or dies again.
+    pub fn stand_still(&self, still: bool) {
+        let stops = u64::from(still).to_ne_bytes();
+        let at = (NUMBERS + NAME + OF) as u64;
+        self.control.write_all_at(&stops, at).expect("written");
     }
 
     /// Counts from here on, and kills the daemon before this one; the first is 1.

@@ -27,7 +27,7 @@ pub struct VolumeView {
     /// Term in which it is at home here; one more each time it comes to be at home at another host.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub term: Option<Term>,
-    /// Its way to another host, if it is on one.
+    /// Way to another host, if it is on one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub moving: Option<VolumeMoving>,
     /// VM that writes it, or will when it is started.

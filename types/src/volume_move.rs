@@ -107,11 +107,11 @@ pub struct VolumeMoving {
 pub enum VolumeMovePhase {
     /// The other host is asked what it has of it.
     Preparing,
-    /// What it lacks is sent. Nothing is active there.
+    /// Blocks that the other host lacks are sent. Nothing is active there.
     Copying,
-    /// It is at home at the other host once that has recorded it.
+    /// The other host is to record that it is at home there.
     HandingOver,
-    /// It is not known yet whether the other host has it: nothing opens it until that is known.
+    /// Nothing opens it until it is known whether the other host has it.
     Unsettled,
 }
 
@@ -128,10 +128,7 @@ pub enum PeerVolumeStep {
     /// Give it up, unless it is at home there: it never will be by this move, once this is answered so.
     End(PeerVolumeEnd),
     /// Say whether a volume is awaited there by this move.
-    Awaits {
-        /// The move.
-        migration: ForkId,
-    },
+    Awaits(ForkId),
     /// Move a volume to the host that awaits it by this move. Answered at the end.
     Give(PeerVolumeGive),
 }
@@ -151,7 +148,7 @@ pub struct PeerVolumePrepare {
     pub term: Term,
     /// Name of that host, as it calls itself.
     pub from: String,
-    /// Its snapshots, the oldest first.
+    /// Snapshots of the volume, the oldest first.
     pub snapshots: Vec<String>,
 }
 
@@ -198,27 +195,29 @@ pub struct PeerVolumeGive {
     pub disk: DiskTransfer,
 }
 
+/// State of a volume at the host that it comes to.
+#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PeerVolumePrepared {
+    /// Snapshot that both hosts have, of which the difference is enough.
+    pub since: Option<String>,
+    /// Snapshots of the user that are there already.
+    pub has: Vec<String>,
+}
+
 /// Answer to a [`PeerVolumeStep`].
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum PeerVolumeAnswer {
-    /// Its name is kept.
-    Prepared {
-        /// Snapshot that both hosts have, of which the difference is enough.
-        since: Option<String>,
-        /// Snapshots of its user that are there already.
-        has: Vec<String>,
-    },
-    /// It is at home there.
-    Landed {
-        /// Term in which it came to be.
-        term: Term,
-    },
-    /// It does not come, and never will by this move.
+    /// Name kept for the volume.
+    Prepared(PeerVolumePrepared),
+    /// At home there: term in which it came to be.
+    Landed(Term),
+    /// Given up: the volume never comes by this move.
     Ended,
-    /// It is awaited there, or not.
+    /// True if the volume is awaited there.
     Awaits(bool),
-    /// It was moved.
+    /// Account of a move that was asked for.
     Given(Box<VolumeMoved>),
 }

@@ -97,7 +97,7 @@ pub async fn route(
 /// Outcome of looking for the node of a VM or of a volume.
 pub(super) enum Passed {
     Answered(Response),
-    /// It is here, or nowhere.
+    /// Here, or nowhere.
     Here(Request),
 }
 

@@ -300,3 +300,58 @@ fn nothing_opens_a_volume_that_is_being_sent_away() {
     there.ok(["volume", "rm", "d"]);
     cluster.end();
 }
+
+#[test]
+fn a_link_cut_at_any_step_of_a_move_leaves_a_volume_at_exactly_one_host() {
+    let mut cluster = Cluster::fake_with_steps(2);
+    let mut now = content(1);
+    make(cluster.host(0), &now);
+    cluster.host(0).ok(["volume", "snapshot", "d", "monday"]);
+    let words = ["volume", "move", "d", "--to", "h1"];
+    cluster.host(0).ok(words);
+    comes_home(&cluster, &now);
+    // What is asked of a host that is cut off is soon given up.
+    cluster.tell(0, "FORKYARD_PATIENCE", "3");
+    cluster.kill_daemon(0);
+    cluster.start(0);
+    cluster.host(0).steps().count_only();
+    cluster.host(0).ok(words);
+    let total = cluster.host(0).steps().stop();
+    comes_home(&cluster, &now);
+    cluster.host(0).steps().stand_still(true);
+    let mut cut = 0;
+    for (count, step) in (0u8..).zip(steps::chosen(total, SOME)) {
+        write(
+            cluster.host(0),
+            &mut now,
+            usize::from(count) + 20,
+            count + 1,
+        );
+        let host = cluster.host(0);
+        host.steps().kill_at(step);
+        let moves = host.start(words, "");
+        let stands_still = || !host.steps().died_before().is_empty();
+        eventually("it to stand still, or be done", || {
+            stands_still() || moves.is_over()
+        });
+        if stands_still() {
+            cut += 1;
+            cluster.cut(1);
+            cluster.go_on(0);
+        }
+        let outcome = moves.wait();
+        host.steps().stop();
+        cluster.mend(1);
+        eprintln!(
+            "cut at {step} of {total}: {:?} {}",
+            outcome.code, outcome.stderr
+        );
+        comes_home(&cluster, &now);
+    }
+    assert!(cut > 0, "it was never cut off");
+    for number in [0, 1] {
+        is_sound(cluster.host(number));
+        cluster.host(number).ok(["volume", "rm", "d"]);
+    }
+    cluster.end();
+}

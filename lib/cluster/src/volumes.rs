@@ -101,3 +101,74 @@ impl Cluster {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{PlainEtcd, Reach, Settings};
+    use forkyard_etcd::server::Server;
+    use forkyard_types::Room;
+    use std::{net::Ipv4Addr, time::Duration};
+
+    #[tokio::test]
+    async fn of_two_changes_to_the_place_of_a_volume_that_was_seen_one_comes_too_late() {
+        let mut server = Server::start().expect("etcd");
+        let folder = tempfile::tempdir().expect("a folder");
+        let api = (Ipv4Addr::LOCALHOST, 7).into();
+        let cluster = Cluster::start(Settings {
+            etcd: vec![server.endpoint()],
+            etcd_tls: None,
+            plain_etcd: PlainEtcd::default(),
+            name: "a".parse().expect("a name"),
+            reach: Reach {
+                api,
+                pages: api,
+                tunnel: Ipv4Addr::LOCALHOST,
+            },
+            offers: Room {
+                vcpus: 8,
+                memory: ByteCount(1 << 40),
+            },
+            lease: Duration::from_secs(600),
+            folder: folder.path().join("cluster"),
+            invitation: None,
+            allocation: crate::Allocation::default(),
+        });
+        let cluster = cluster.await.expect("founded");
+        let at = |node: &str, term: u64| VolumeHome {
+            name: "d".parse().expect("a name"),
+            node: node.parse().expect("a name"),
+            term: Term(term),
+            size: ByteCount(4096),
+        };
+        let (first, landed, back) = (at("a", 1), at("b", 2), at("a", 3));
+        assert_eq!(cluster.volume("7f").await.expect("asked"), None);
+        let change = async |from: Option<&VolumeHome>, to: Option<&VolumeHome>| {
+            let from = from.map(|home| (home.node.clone(), home.term));
+            let changed = cluster.change_volume("7f", from, to.cloned()).await;
+            changed.expect("asked")
+        };
+        assert!(!change(Some(&first), Some(&landed)).await, "none yet");
+        assert!(change(None, Some(&first)).await);
+        assert!(!change(None, Some(&landed)).await, "there is one");
+        let (taken, kept) = tokio::join!(
+            change(Some(&first), Some(&landed)),
+            change(Some(&first), Some(&back))
+        );
+        assert_ne!(taken, kept);
+        let now = cluster.volume("7f").await.expect("asked");
+        let now = now.expect("a place");
+        assert_eq!(now, if taken { landed } else { back });
+        let all = cluster.volumes().await.expect("asked");
+        assert_eq!(all, [("7f".to_owned(), now.clone())]);
+        assert!(!change(Some(&first), None).await);
+        server.stop().expect("killed");
+        assert!(cluster.volume("7f").await.is_err());
+        server.go_on().expect("etcd again");
+        while cluster.volume("7f").await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+        assert!(change(Some(&now), None).await);
+        assert_eq!(cluster.volumes().await.expect("asked"), []);
+    }
+}

@@ -1,12 +1,11 @@
 //! Nodes of a cluster beside a real etcd, each with a folder of its own.
 
 use forkyard_cluster::{
-    Cluster, ClusterError, Denied, Force, Layout, Need, Reach, Settings, Standing, Token,
-    VolumeHome, Wish,
+    Cluster, ClusterError, Denied, Force, Layout, Need, Reach, Settings, Standing, Token, Wish,
 };
 use forkyard_etcd::server::Server;
 use forkyard_types::{
-    ByteCount, FamilyId, JoinRequest, NodeName, NodeState, Room, Term, VmId, VmState, VmView,
+    ByteCount, FamilyId, JoinRequest, NodeName, NodeState, Room, VmId, VmState, VmView,
 };
 use serde_json::json;
 use std::{
@@ -465,52 +464,4 @@ async fn a_node_that_is_removed_learns_of_it_and_its_vms_are_forgotten() {
     drop(b);
     let b = join(&a, settings(&server, "b", &two)).await;
     b.may_act().expect("a node again");
-}
-
-#[tokio::test]
-async fn the_place_of_a_volume_is_changed_by_the_node_that_saw_it_last() {
-    let mut server = Server::start().expect("etcd");
-    let [one, two] = [(); 2].map(|()| tempfile::tempdir().expect("a folder"));
-    let a = Cluster::start(settings(&server, "a", &one))
-        .await
-        .expect("founded");
-    let b = join(&a, settings(&server, "b", &two)).await;
-    let at = |node: &str, term: u64| VolumeHome {
-        name: "d".parse().expect("a name"),
-        node: name(node),
-        term: Term(term),
-        size: ByteCount(4096),
-    };
-    let seen = |home: &VolumeHome| Some((home.node.clone(), home.term));
-    let (first, landed, back) = (at("a", 1), at("b", 2), at("a", 3));
-    assert_eq!(a.volume("7f").await.expect("asked"), None);
-    let change = async |by: &Cluster, from: Option<&VolumeHome>, to: Option<&VolumeHome>| {
-        let from = from.and_then(seen);
-        by.change_volume("7f", from, to.cloned())
-            .await
-            .expect("asked")
-    };
-    assert!(!change(&a, Some(&first), Some(&landed)).await, "none yet");
-    assert!(change(&a, None, Some(&first)).await);
-    assert!(!change(&b, None, Some(&landed)).await, "there is one");
-    // Of two that saw the same, one comes too late.
-    let (taken, kept) = tokio::join!(
-        change(&b, Some(&first), Some(&landed)),
-        change(&a, Some(&first), Some(&back))
-    );
-    assert_ne!(taken, kept);
-    let now = a.volume("7f").await.expect("asked").expect("a place");
-    assert_eq!(now, if taken { landed } else { back });
-    assert_eq!(
-        b.volumes().await.expect("asked"),
-        [("7f".to_owned(), now.clone())]
-    );
-    // It outlives its node's lease, and goes only if it is what was seen.
-    assert!(!change(&a, Some(&first), None).await);
-    server.stop().expect("killed");
-    assert!(a.volume("7f").await.is_err());
-    server.go_on().expect("etcd again");
-    eventually("etcd", || async { a.volume("7f").await.is_ok() }).await;
-    assert!(change(&a, Some(&now), None).await);
-    assert_eq!(a.volumes().await.expect("asked"), []);
 }

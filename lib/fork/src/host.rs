@@ -104,7 +104,6 @@ pub struct Host {
     pub(crate) sites: crate::remote::Sites,
     /// Events, for subscribers.
     pub(crate) events: Broadcast,
-    /// Progress of forks.
     pub(crate) progress: Progress,
     /// Forks and checkpoints under way; none begins once the daemon ends.
     pub(crate) forks: UnderWay,

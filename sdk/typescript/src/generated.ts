@@ -3958,24 +3958,16 @@ export interface components {
         };
         /** @description Answer to a [`PeerVolumeStep`]. */
         PeerVolumeAnswer: {
-            /** @description Its name is kept. */
-            prepared: {
-                /** @description Snapshots of its user that are there already. */
-                has: string[];
-                /** @description Snapshot that both hosts have, of which the difference is enough. */
-                since?: string | null;
-            };
+            /** @description Name kept for the volume. */
+            prepared: components["schemas"]["PeerVolumePrepared"];
         } | {
-            /** @description It is at home there. */
-            landed: {
-                /** @description Term in which it came to be. */
-                term: components["schemas"]["Term"];
-            };
+            /** @description At home there: term in which it came to be. */
+            landed: components["schemas"]["Term"];
         } | "ended" | {
-            /** @description It is awaited there, or not. */
+            /** @description True if the volume is awaited there. */
             awaits: boolean;
         } | {
-            /** @description It was moved. */
+            /** @description Account of a move that was asked for. */
             given: components["schemas"]["VolumeMoved"];
         };
         /** @description A volume that does not come, or has come. */
@@ -4017,10 +4009,17 @@ export interface components {
             migration: components["schemas"]["ForkId"];
             /** @description Name of the volume. */
             name: components["schemas"]["VmName"];
-            /** @description Its snapshots, the oldest first. */
+            /** @description Snapshots of the volume, the oldest first. */
             snapshots: string[];
             /** @description Term in which it is at home at the host that it leaves. */
             term: components["schemas"]["Term"];
+        };
+        /** @description State of a volume at the host that it comes to. */
+        PeerVolumePrepared: {
+            /** @description Snapshots of the user that are there already. */
+            has: string[];
+            /** @description Snapshot that both hosts have, of which the difference is enough. */
+            since?: string | null;
         };
         /** @description `POST /v1/peer/volumes`: take a step of a volume's way from host to host. */
         PeerVolumeStep: {
@@ -4037,10 +4036,7 @@ export interface components {
             end: components["schemas"]["PeerVolumeEnd"];
         } | {
             /** @description Say whether a volume is awaited there by this move. */
-            awaits: {
-                /** @description The move. */
-                migration: components["schemas"]["ForkId"];
-            };
+            awaits: components["schemas"]["ForkId"];
         } | {
             /** @description Move a volume to the host that awaits it by this move. Answered at the end. */
             give: components["schemas"]["PeerVolumeGive"];
@@ -5522,6 +5518,7 @@ export type PeerVolumeEnd = components['schemas']['PeerVolumeEnd'];
 export type PeerVolumeGive = components['schemas']['PeerVolumeGive'];
 export type PeerVolumeLand = components['schemas']['PeerVolumeLand'];
 export type PeerVolumePrepare = components['schemas']['PeerVolumePrepare'];
+export type PeerVolumePrepared = components['schemas']['PeerVolumePrepared'];
 export type PeerVolumeStep = components['schemas']['PeerVolumeStep'];
 export type PublishRequest = components['schemas']['PublishRequest'];
 export type PullRequest = components['schemas']['PullRequest'];

@@ -227,7 +227,7 @@ pub async fn volumes(
             PeerVolumeStep::Prepare(_)
             | PeerVolumeStep::Land(_)
             | PeerVolumeStep::End(_)
-            | PeerVolumeStep::Awaits { .. },
+            | PeerVolumeStep::Awaits(_),
             _,
         ) => {}
     }

@@ -113,10 +113,10 @@ pub enum VolumeError {
         volume: VmName,
         /// That host, as it is called here.
         to: String,
-        /// It is not known which of both has it.
+        /// True if it is not known which of both has it.
         is_unsettled: bool,
     },
-    /// It is not known yet whether a volume is at home at another host.
+    /// Another host may have a volume: that is not known yet.
     #[error(
         "{to} did not say whether volume {volume} is at home there now: it is asked until it does"
     )]
@@ -156,7 +156,7 @@ pub enum VolumeError {
         /// Volume.
         volume: VmName,
     },
-    /// It is not known where a volume is.
+    /// No host is known that has a volume.
     #[error("it is not known where volume {volume} is")]
     Nowhere {
         /// Volume.

@@ -155,7 +155,7 @@ impl Guards {
         matches!(all.get(volume), Some(Guarded::Moving(way)) if way.phase == VolumeMovePhase::Unsettled)
     }
 
-    /// It is known now.
+    /// Frees a volume of which that is known now.
     pub fn settled(&self, volume: &VmName) {
         let mut all = lock(&self.0);
         let is_unsettled = |it: &Guarded| matches!(it, Guarded::Moving(way) if way.phase == VolumeMovePhase::Unsettled);

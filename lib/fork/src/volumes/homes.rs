@@ -56,7 +56,7 @@ pub trait Homes: fmt::Debug + Send + Sync {
     ) -> BoxFuture<'_, Result<bool, ApiError>>;
 }
 
-/// What follows for a volume that is at home here by its own records.
+/// Consequence for a volume that is at home here by its own records.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Claim {
     /// The authority says the same.

@@ -38,8 +38,8 @@ use forkyard_blockd::{Hot, Request, Status, Writer};
 use forkyard_records::{KnownTerm, VolumeCopy, VolumeMove};
 use forkyard_types::{
     ByteCount, DiskTransfer, ForkId, MoveVolume, PageCount, PeerVolumeAnswer, PeerVolumeEnd,
-    PeerVolumeLand, PeerVolumePrepare, PeerVolumeStep, Term, VmName, VolumeAt, VolumeMovePhase,
-    VolumeMoveReport, VolumeMoved,
+    PeerVolumeLand, PeerVolumePrepare, PeerVolumePrepared, PeerVolumeStep, Term, VmName, VolumeAt,
+    VolumeMovePhase, VolumeMoveReport, VolumeMoved,
 };
 use std::{
     collections::BTreeSet,
@@ -70,7 +70,7 @@ struct Leaving {
     snapshots: Vec<String>,
 }
 
-/// What was sent of a volume.
+/// Parts of a volume that were sent.
 #[derive(Debug, Default)]
 struct Went {
     left: PageCount,
@@ -221,7 +221,7 @@ impl Host {
             from: self.name_among_hosts(),
             snapshots: leaving.snapshots.clone(),
         });
-        let PeerVolumeAnswer::Prepared { since, has } =
+        let PeerVolumeAnswer::Prepared(PeerVolumePrepared { since, has }) =
             self.volume_step(&*leaving.peer, asked).await?
         else {
             return Err(unclear("what it has of the volume"));
@@ -297,7 +297,7 @@ impl Host {
             term: leaving.term,
         });
         let failed = match self.volume_step(&*leaving.peer, land).await {
-            Ok(PeerVolumeAnswer::Landed { term }) => {
+            Ok(PeerVolumeAnswer::Landed(term)) => {
                 return match self.volume_is_there(&record, term) {
                     Ok(()) => Ok(term),
                     Err(error) => {
@@ -327,7 +327,7 @@ impl Host {
         }
     }
 
-    /// It is at home there: what is here is a copy.
+    /// Records that it is at home there: what is here is a copy.
     fn volume_is_there(&self, record: &VolumeMove, term: Term) -> Result<(), HostError> {
         let copy = VolumeCopy {
             volume: record.volume.clone(),

@@ -182,7 +182,7 @@ impl Host {
         })?;
         let asked = names.iter().map(|name| async move {
             let peer = neighbours.find(name).ok()?;
-            let asked = peer.volume_step(PeerVolumeStep::Awaits { migration });
+            let asked = peer.volume_step(PeerVolumeStep::Awaits(migration));
             let answer = timeout(self.options.patience / 2, asked).await;
             matches!(answer, Ok(Ok(PeerVolumeAnswer::Awaits(true)))).then_some(peer)
         });

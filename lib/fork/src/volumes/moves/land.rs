@@ -14,8 +14,8 @@ use crate::{
 use forkyard_blockd::{Held, Request, Status, Writer};
 use forkyard_records::{VolumeCopy, VolumeMove};
 use forkyard_types::{
-    PeerVolumeAnswer, PeerVolumeEnd, PeerVolumeLand, PeerVolumePrepare, PeerVolumeStep, VmName,
-    VolumeAt,
+    PeerVolumeAnswer, PeerVolumeEnd, PeerVolumeLand, PeerVolumePrepare, PeerVolumePrepared,
+    PeerVolumeStep, VmName, VolumeAt,
 };
 use forkyard_vm::lock;
 
@@ -32,7 +32,7 @@ impl Host {
             PeerVolumeStep::Prepare(prepare) => self.prepare_volume(prepare).await,
             PeerVolumeStep::Land(land) => self.land_volume(land).await,
             PeerVolumeStep::End(end) => self.end_volume(end).await,
-            PeerVolumeStep::Awaits { migration } => {
+            PeerVolumeStep::Awaits(migration) => {
                 let awaited = lock(&self.moves.awaited).contains(&migration);
                 Ok(PeerVolumeAnswer::Awaits(awaited))
             }
@@ -131,10 +131,10 @@ impl Host {
         let arrivals = &self.incoming.volumes;
         arrivals.expect_alone(migration, &name, plan.since.clone());
         self.forget_volume_later(migration);
-        Ok(PeerVolumeAnswer::Prepared {
+        Ok(PeerVolumeAnswer::Prepared(PeerVolumePrepared {
             since: plan.since,
             has: plan.same,
-        })
+        }))
     }
 
     async fn status_if_any(&self, name: &VmName) -> Result<Option<Status>, HostError> {
@@ -150,7 +150,7 @@ impl Host {
     async fn land_volume(&self, land: PeerVolumeLand) -> Result<PeerVolumeAnswer, HostError> {
         let _turn = self.moves.landing.lock().await;
         if let Some(term) = self.store.landed_volume(land.migration)? {
-            return Ok(PeerVolumeAnswer::Landed { term });
+            return Ok(PeerVolumeAnswer::Landed(term));
         }
         let copy = self.arriving(land.migration, &land.name)?;
         let status = self.status_if_any(&land.name).await?;
@@ -172,7 +172,7 @@ impl Host {
         let Some(homes) = self.homes() else {
             let term = land.term.there();
             self.landed(&record, term)?;
-            return Ok(PeerVolumeAnswer::Landed { term });
+            return Ok(PeerVolumeAnswer::Landed(term));
         };
         homes.may_act().map_err(|source| VolumeError::NotShown {
             volume: record.volume.clone(),
@@ -180,7 +180,7 @@ impl Host {
         })?;
         self.store.put_volume_landing(&record)?;
         Ok(match self.settle_landing(&record).await? {
-            Some(term) => PeerVolumeAnswer::Landed { term },
+            Some(term) => PeerVolumeAnswer::Landed(term),
             None => PeerVolumeAnswer::Ended,
         })
     }
@@ -192,13 +192,13 @@ impl Host {
     ) -> Result<PeerVolumeAnswer, HostError> {
         let _turn = self.moves.landing.lock().await;
         if let Some(term) = self.store.landed_volume(migration)? {
-            return Ok(PeerVolumeAnswer::Landed { term });
+            return Ok(PeerVolumeAnswer::Landed(term));
         }
         let mut landing = self.store.volumes_landing()?.into_iter();
         if let Some(record) = landing.find(|it| it.migration == migration)
             && let Some(term) = self.settle_landing(&record).await?
         {
-            return Ok(PeerVolumeAnswer::Landed { term });
+            return Ok(PeerVolumeAnswer::Landed(term));
         }
         self.give_up_volumes(migration).await;
         // What is recorded as coming might still land.

@@ -1,11 +1,11 @@
-//! Which snapshots of a volume that comes have to be sent. Decides, and does nothing.
+//! Choice of the snapshots of a volume that have to be sent. Decides, and does nothing.
 //!
 //! Snapshots do not change, and are listed in the order in which they were taken. A move takes those of
 //! the user along, and ends with one of its own, `sent-all-…`. So one of the user's that is listed
 //! before the same `sent-all-…` at both hosts is the same at both. Of any other the name says nothing: it
 //! may have been removed and taken anew, or have stayed when a VM took the volume along (`sent-…`).
 //!
-//! At the host that a volume comes to it was a copy, of which nobody takes snapshots: what is listed
+//! At the host that a volume comes to it was a copy, of which no snapshots are taken: what is listed
 //! there behind the last that both have came by a move that failed.
 
 use crate::volumes::{FORK, MIRRORED, SENT, SENT_ALL};

@@ -17,22 +17,22 @@ const TRIES: usize = 4;
 /// Result of a move, for the host that the volume was to leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
-    /// It is at home elsewhere, in this term.
+    /// At home elsewhere, in this term.
     Left(Term),
-    /// It is at home here.
+    /// At home here.
     Stays,
 }
 
-/// What the authority's record means for a volume that may have left.
+/// Meaning of the authority's record for a volume that may have left.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Leaving {
-    /// It has none: the other host is asked.
+    /// There is none: the other host is asked.
     AskOther,
-    /// It is at home at another node.
+    /// At home at another node.
     Left(String, Term),
-    /// It is here yet: it goes on in a later term, once the record says so.
+    /// Here yet: it goes on in a later term, once the record says so.
     TakeBack,
-    /// It was taken back already.
+    /// Taken back already.
     Stays(Term),
 }
 
@@ -47,14 +47,14 @@ impl Leaving {
     }
 }
 
-/// What the authority's record means for a volume that may be at home here.
+/// Meaning of the authority's record for a volume that may be at home here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Landing {
-    /// It is, in this term.
+    /// At home here, in this term.
     Here(Term),
-    /// It will be, once the record says so.
+    /// At home here once the record says so.
     Take,
-    /// It is elsewhere.
+    /// At home elsewhere.
     Gone,
 }
 
@@ -151,12 +151,12 @@ impl Host {
         });
         let peer = self.peer(&record.peer)?;
         match self.volume_step(&*peer, end).await? {
-            PeerVolumeAnswer::Landed { term } => {
+            PeerVolumeAnswer::Landed(term) => {
                 self.volume_is_there(record, term)?;
                 Ok(Outcome::Left(term))
             }
             PeerVolumeAnswer::Ended => self.volume_stays_here(record, record.term.back()),
-            PeerVolumeAnswer::Prepared { .. }
+            PeerVolumeAnswer::Prepared(_)
             | PeerVolumeAnswer::Awaits(_)
             | PeerVolumeAnswer::Given(_) => Err(super::unclear("whether it has the volume")),
         }
@@ -218,7 +218,7 @@ impl Host {
         Err(VolumeError::Crowded { volume }.into())
     }
 
-    /// It is at home here.
+    /// Records that it is at home here.
     pub(super) fn landed(&self, record: &VolumeMove, term: Term) -> Result<(), HostError> {
         let known = KnownTerm {
             volume: record.volume.clone(),
