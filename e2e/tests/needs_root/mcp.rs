@@ -91,7 +91,9 @@ fn an_agent_runs_forks_and_uses_vms() {
     let host = Host::new();
     let mut agent = Agent::new(&host);
     let tools = agent.ask("tools/list", json!({}));
-    assert_eq!(tools["tools"].as_array().map(Vec::len), Some(12), "{tools}");
+    assert_eq!(tools["tools"].as_array().map(Vec::len), Some(13), "{tools}");
+    let none = agent.refused("activate", json!({ "substrate": "s", "count": 2 }));
+    assert!(none.contains("there is no substrate"), "{none}");
 
     let vm = agent.done("run", json!({ "image": "tiny", "name": "p" }));
     assert_eq!(vm["name"], "p");
