@@ -3,7 +3,7 @@
 //!
 //! Exit codes: 0 done; 1 the request failed; 2 the command line is wrong;
 //! 3 some of several things asked for failed; 4 no daemon could be reached;
-//! 5 not done within `--timeout`; 130 interrupted; 141 the reader of the output has gone;
+//! 5 not done within `--timeout`; 130, 143, 129 ended by SIGINT, SIGTERM, SIGHUP; 141 the reader of the output has gone;
 //! `exec` exits as the guest's command did, and with 125 if the request failed.
 #![deny(clippy::print_stdout, clippy::print_stderr)]
 
@@ -15,6 +15,7 @@ mod completion;
 mod daemon;
 
 use clap::Parser;
+use commands::signals::Interrupted;
 use forkyard_api_client::ClientError;
 use std::{
     ffi::{OsStr, OsString},
@@ -56,7 +57,12 @@ fn main() -> ExitCode {
         .enable_all()
         .build();
     let outcome = match runtime {
-        Ok(runtime) => runtime.block_on(commands::run(args)),
+        Ok(runtime) => {
+            let outcome = runtime.block_on(commands::run(args));
+            // A thread that still waits, for a reader of a FIFO say, must not be waited for.
+            runtime.shutdown_background();
+            outcome
+        }
         Err(source) => Err(anyhow::Error::new(source).context("cannot start")),
     };
     outcome.unwrap_or_else(|error| {
@@ -69,8 +75,8 @@ fn main() -> ExitCode {
             ExitCode::from(4)
         } else if error.is::<commands::vms::Impatient>() {
             ExitCode::from(5)
-        } else if error.is::<commands::vms::Interrupted>() {
-            ExitCode::from(130)
+        } else if let Some(ended) = error.downcast_ref::<Interrupted>() {
+            ExitCode::from(ended.code())
         } else {
             ExitCode::FAILURE
         }
