@@ -3,8 +3,8 @@
 //! One that is ignored when this program starts, as SIGHUP is under nohup(1), stays ignored.
 
 use anyhow::Context;
+use forkyard_sys_host::signals::is_ignored;
 use nix::libc;
-use std::fs;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// A command that a signal ended.
@@ -51,15 +51,13 @@ pub struct Ended([Option<Signal>; 3]);
 impl Ended {
     /// Watches them.
     pub fn watched() -> anyhow::Result<Self> {
-        // Before: what is watched is ignored no more.
-        let ignored = ignored();
-        let of = |kind: SignalKind| match ignored & 1 << (kind.as_raw_value() - 1) {
-            0 => signal(kind).map(Some).context("cannot handle signals"),
-            _ => Ok(None),
+        let of = |kind: SignalKind| match is_ignored(kind.as_raw_value()) {
+            false => signal(kind).map(Some).context("cannot handle signals"),
+            true => Ok(None),
         };
-        let interrupt = of(SignalKind::interrupt())?;
         let terminate = of(SignalKind::terminate())?;
-        Ok(Self([interrupt, terminate, of(SignalKind::hangup())?]))
+        let hang_up = of(SignalKind::hangup())?;
+        Ok(Self([of(SignalKind::interrupt())?, terminate, hang_up]))
     }
 
     /// Waits for one of them; returns its number. Cancel-safe.
@@ -81,14 +79,6 @@ async fn next(signal: &mut Option<Signal>) {
         return;
     }
     std::future::pending().await
-}
-
-/// Signals that this process ignores, a bit each.
-fn ignored() -> u64 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));
-    line.and_then(|mask| u64::from_str_radix(mask.trim(), 16).ok())
-        .unwrap_or_default()
 }
 
 /// Awaits work that goes on without this program; at a signal says so, and what to do then.
