@@ -105,8 +105,14 @@ impl Running {
     /// Asks it to end, as Ctrl-C does.
     #[track_caller]
     pub fn interrupt(&self) {
+        self.signal(Signal::SIGINT);
+    }
+
+    /// Sends it a signal.
+    #[track_caller]
+    pub fn signal(&self, signal: Signal) {
         let pid = i32::try_from(self.child.id()).expect("a process id");
-        kill(Pid::from_raw(pid), Signal::SIGINT).expect("a child of ours");
+        kill(Pid::from_raw(pid), signal).expect("a child of ours");
     }
 
     /// Returns its standard error so far.

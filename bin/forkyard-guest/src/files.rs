@@ -6,7 +6,9 @@
 
 mod watch;
 
-use forkyard_files::{FilesError, Modes, Noted, Target, Wanted, Writer, pack, unpack};
+use forkyard_files::{
+    FilesError, Modes, Noted, Target, Wanted, Writer, cannot_be_replaced, pack, unpack,
+};
 use forkyard_types::{FileEntry, FileKind, FilesWritten};
 use nix::sys::signal::{SigSet, Signal};
 use std::{
@@ -28,6 +30,8 @@ const NOT_FOUND: u8 = 3;
 const REFUSED: u8 = 4;
 /// Bytes written to the pipe at once.
 const PIECE: usize = 64 << 10;
+/// Most bytes of a setting of the kernel's.
+const SETTING: usize = 1 << 20;
 /// Most notes of one copy.
 const MOST_NOTES: usize = 100;
 
@@ -118,9 +122,9 @@ fn send(path: &Path) -> Result<(), Failure> {
         Ok(()) => writer.finish().map_err(|error| said(&error)),
         Err(error) => {
             let failure = said(&error);
-            // To the reader of the stream already; and as any other failure.
-            let _ = writer.word("FORKYARD.failure", &failure.said);
+            // To the reader of the stream, if there is any of it; and as any other failure.
             if out.any {
+                let _ = Writer::new(&mut out).word("FORKYARD.failure", &failure.said);
                 let _ = out.flush();
             }
             Err(failure)
@@ -227,6 +231,13 @@ fn write(path: &Path, mode: &str, parents: bool) -> Result<(), Failure> {
         }
         Err(_) => (path.to_owned(), None),
     };
+    if old.is_some() && cannot_be_replaced(&path) {
+        let file = File::options().write(true).truncate(true).open(&path);
+        // At once, if it can be: the kernel takes a setting by the write.
+        let mut file = BufWriter::with_capacity(SETTING, file.map_err(fault)?);
+        let written = pieces(|piece| io::copy(piece, &mut file));
+        return written.and_then(|()| file.flush()).map_err(fault);
+    }
     let above = path.parent().unwrap_or(Path::new("/"));
     if parents {
         fs::create_dir_all(above).map_err(fault)?;
@@ -240,26 +251,32 @@ fn write(path: &Path, mode: &str, parents: bool) -> Result<(), Failure> {
     })
 }
 
+/// Reads a file's content from standard input: pieces by length, the last of none. An end without it is a host
+/// that went away.
+fn pieces(
+    mut take: impl FnMut(&mut io::Take<&mut io::StdinLock<'_>>) -> io::Result<u64>,
+) -> io::Result<()> {
+    let mut input = io::stdin().lock();
+    loop {
+        let mut length = [0; 4];
+        input.read_exact(&mut length)?;
+        let length = u64::from(u32::from_le_bytes(length));
+        if length == 0 {
+            return Ok(());
+        }
+        if take(&mut input.by_ref().take(length))? < length {
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+    }
+}
+
 fn fill(half: &Path, mode: &str, old: Option<&Metadata>) -> io::Result<()> {
     let mut file = File::options()
         .write(true)
         .create_new(true)
         .mode(0o600)
         .open(half)?;
-    let mut input = io::stdin().lock();
-    // Pieces by length, the last of none: an end without it is a host that went away.
-    loop {
-        let mut length = [0; 4];
-        input.read_exact(&mut length)?;
-        let length = u64::from(u32::from_le_bytes(length));
-        if length == 0 {
-            break;
-        }
-        let copied = io::copy(&mut input.by_ref().take(length), &mut file)?;
-        if copied < length {
-            return Err(io::ErrorKind::UnexpectedEof.into());
-        }
-    }
+    pieces(|piece| io::copy(piece, &mut file))?;
     if let Some(old) = old {
         chown(half, Some(old.uid()), Some(old.gid()))?;
     }

@@ -121,8 +121,8 @@ pub enum Command {
     Evacuate(Evacuate),
     /// Run a command in a VM, and exit as it does.
     ///
-    /// Environment, working directory and user are those of the VM's container image unless set here. Ctrl-C is sent to the command, a second one ends
-    /// this program. If that ends before the command, however it ends, all processes of the
+    /// Environment, working directory and user are those of the VM's container image unless set here. Ctrl-C and SIGTERM are sent to the command, a second one ends
+    /// this program; so does SIGHUP, and SIGTERM if the VM does not answer within eight seconds. If that ends before the command, however it ends, all processes of the
     /// command get SIGHUP, and those left after two seconds SIGKILL. What the command started and
     /// left running when it ended goes on.
     ///
@@ -187,7 +187,9 @@ pub enum Command {
     #[command(after_help = "Example: forkyard unpublish p-3 8080 5353/udp")]
     Unpublish(Closed),
     /// Copy files and folders between here and a VM. Sockets and devices are left out, and told.
-    #[command(after_help = "Example: forkyard cp input p:/root && forkyard cp p-3:/root/result .")]
+    #[command(
+        after_help = "Examples:\n  forkyard cp input p:/root && forkyard cp p-3:/root/result .\n  forkyard cp p:/srv - | tar x\n  tar c src | forkyard cp - p:/srv"
+    )]
     Cp(Copy),
     /// List the VMs.
     #[command(after_help = "Examples:\n  forkyard ps -o json\n  forkyard ps --label user=ada")]

@@ -10,7 +10,7 @@
 
 use crate::{
     args::Format,
-    commands::vms::{Impatient, Interrupted},
+    commands::{signals::Interrupted, vms::Impatient},
 };
 use forkyard_api_client::{Client, ClientError, of_vm};
 use forkyard_types::{ApiError, ErrorKind, ListedVm, NetworkPolicy, Restart, VmView, shown};
@@ -374,7 +374,10 @@ mod tests {
                 anyhow!("what x is its name does not say"),
                 ErrorKind::Invalid,
             ),
-            (Interrupted("see `ps`").into(), ErrorKind::Timeout),
+            (
+                Interrupted::goes_on(2, "see `ps`").into(),
+                ErrorKind::Timeout,
+            ),
         ] {
             assert_eq!(as_the_api(&error).kind, kind, "{error}");
         }

@@ -12,6 +12,7 @@ use forkyard_auth::Access;
 use forkyard_fork::MakeEngine;
 use forkyard_node::{Node, Nodes, PeersFile, closed};
 use forkyard_service::{local::Caller, unreadable::UnixSocket};
+use forkyard_sys_host::signals::is_ignored;
 use forkyard_types::RemoteView;
 use forkyard_vcpu_dispatch::Service;
 use futures::FutureExt;
@@ -38,8 +39,18 @@ pub async fn serve(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
     let stores = args.stores()?;
     // From before there is anything that would be left behind: one that is told to end while it
     // takes over the host does so, and then lets go of it.
+    let hangup = SignalKind::hangup();
+    let watched = !is_ignored(hangup.as_raw_value());
+    let mut hang_up = watched.then(|| signal(hangup)).transpose()?;
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
+    let hung_up = async {
+        match &mut hang_up {
+            Some(hang_up) => drop(hang_up.recv().await),
+            // Under nohup(1).
+            None => std::future::pending().await,
+        }
+    };
     let host = listen::host(folders, options, engine).await?;
     host.use_stores(stores);
     let (remote, view, node) = match network(&args).await {
@@ -95,6 +106,7 @@ pub async fn serve(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
         tokio::select! {
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
+            () = hung_up => {}
             () = idle::close_when_idle(&shared.idle, &host, socket.path()), if args.exit_when_idle => {}
         }
         // New commands must find no daemon rather than one about to end.

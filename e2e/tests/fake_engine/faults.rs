@@ -3,6 +3,7 @@
 use crate::MACHINE;
 use forkyard_e2e::{Fault, Host, eventually, is_sound};
 use forkyard_types::{CloneResult, ForkResponse, VmState};
+use nix::sys::signal::Signal;
 use std::{
     fs,
     os::unix::fs::MetadataExt,
@@ -146,15 +147,17 @@ fn a_machine_that_is_held_up_while_it_is_taken_over_does_not_hold_up_the_others_
 #[test]
 fn who_interrupts_a_command_is_told_that_its_work_goes_on() {
     let host = with_p();
-    for (words, call) in [
-        (["checkpoint", "p"], "freeze_disk"),
-        (["pause", "p"], "stop"),
+    for (words, call, signal, code) in [
+        (["checkpoint", "p"], "freeze_disk", Signal::SIGINT, 130),
+        (["fork", "p"], "freeze_disk", Signal::SIGTERM, 143),
+        (["fork", "p"], "freeze_disk", Signal::SIGHUP, 129),
+        (["pause", "p"], "stop", Signal::SIGINT, 130),
     ] {
         host.faults().set(call, Fault::Wait);
         let running = host.start(words, "");
         eventually("it to listen", || running.handles_interrupts());
-        running.interrupt();
-        let outcome = running.wait().exited(130);
+        running.signal(signal);
+        let outcome = running.wait().exited(code);
         let said = outcome.stderr;
         assert!(said.contains("it goes on"), "{words:?}: {said}");
         host.faults().clear(call);
@@ -196,11 +199,19 @@ fn a_second_daemon_on_the_same_records_is_refused_and_told_by_whom() {
 #[test]
 fn a_daemon_that_is_told_to_end_while_it_starts_leaves_nothing() {
     let host = Host::fake();
-    for wait in [0, 5, 10, 20, 40, 80, 160] {
+    for (wait, signal) in [
+        (0, Signal::SIGINT),
+        (5, Signal::SIGHUP),
+        (10, Signal::SIGTERM),
+        (20, Signal::SIGHUP),
+        (40, Signal::SIGINT),
+        (80, Signal::SIGHUP),
+        (160, Signal::SIGTERM),
+    ] {
         let daemon = host.start_program("forkyardd", [""; 0], "");
         eventually("it to handle signals", || daemon.handles_interrupts());
         sleep(Duration::from_millis(wait));
-        daemon.interrupt();
+        daemon.signal(signal);
         daemon.wait();
         host.nothing_left();
     }

@@ -292,3 +292,63 @@ fn what_a_family_may_reach_is_changed_while_it_runs_and_outlives_the_daemon() {
     assert_eq!(host.ok(["egress", "p"]), "none");
     host.end();
 }
+
+#[test]
+fn what_makes_no_sense_is_refused_in_words_of_its_user() {
+    let host = Host::fake();
+    host.ok(["run", "tiny", "--name", "p"]);
+    let here = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| here.path().join(name).display().to_string();
+    nix::unistd::mkfifo(&here.path().join("fifo"), nix::sys::stat::Mode::S_IRWXU).expect("made");
+    for (words, why) in [
+        (vec!["exec", "-u", "", "p", "hostname"], "the user is empty"),
+        (
+            vec!["exec", "-u", ":", "p", "hostname"],
+            "the user is empty",
+        ),
+        (
+            vec!["exec", "-u", ":0", "p", "hostname"],
+            "the user is empty",
+        ),
+        (vec!["run", "tiny", "--memory", "0"], "0 B of memory"),
+        (
+            vec!["run", "tiny", "--kernel", &path("fifo")],
+            "no file that can be booted",
+        ),
+        (
+            vec!["run", "tiny", "--kernel", &path("")],
+            "no file that can be booted",
+        ),
+        (
+            vec!["run", "tiny", "--kernel", "/dev/zero"],
+            "no file that can be booted",
+        ),
+        (
+            vec!["image", "import", "x", "/nope"],
+            "cannot read /nope: No such file",
+        ),
+        (vec!["fork", "p", "--count", "x"], "wanted a whole number"),
+        (vec!["cp", "p:/f", "a:b"], "./a:b"),
+    ] {
+        let outcome = host.start(&words, "").wait();
+        let said = outcome.stderr;
+        assert!(
+            outcome.code != Some(0) && said.contains(why),
+            "{words:?}: {said}"
+        );
+        for theirs in ["memory_mib", "could not be built", "digit"] {
+            assert!(!said.contains(theirs), "{words:?}: {said}");
+        }
+    }
+    // All of them together are too long, none is.
+    let long = "x".repeat(120_000);
+    let words = ["exec", "p", "echo"].into_iter();
+    let words: Vec<_> = words.chain([long.as_str(); 12]).collect();
+    let outcome = host.start(&words, "").wait().exited(125);
+    let said = outcome.stderr;
+    assert!(
+        said.contains("arguments") && said.contains("standard input"),
+        "{said}"
+    );
+    host.end();
+}

@@ -83,6 +83,31 @@ fn files_and_folders_are_copied_in_and_out_whole_or_not_at_all(host: &Host) {
         let told = host.fails(words);
         assert!(told.contains(why), "{told}");
     }
+    // Of the kernel's: what cannot be read says why, a setting is written.
+    fs::write(here.path().join("in/name"), "copied").expect("written");
+    host.ok(["cp", &path("in/name"), "p:/proc/sys/kernel/hostname"]);
+    let set = "cat /proc/sys/kernel/hostname; hostname p";
+    assert_eq!(host.sh("p", set), "copied");
+    fs::remove_file(here.path().join("in/name")).expect("removed");
+    host.sh("p", "mkfifo /m/fifo");
+    for (words, why) in [
+        (["cp", "p:/proc/kmsg", &path("x")], "more may come"),
+        (["cp", "p:/proc/kcore", &path("x")], "its size says nothing"),
+        (["cp", "p:/dev/zero", &path("x")], "it is a device"),
+        (["cp", &path("in/run"), "p:/m/fifo"], "nothing reads"),
+    ] {
+        let told = host.fails(words);
+        assert!(told.contains(why), "{words:?}: {told}");
+    }
+    host.sh("p", "rm /m/fifo");
+    // As a tar stream.
+    let stream = host.start(["cp", "p:/m/run", "-"], "").wait().exited(0);
+    host.sh("p", "mkdir /m/tar");
+    let unpacked = host.start(["cp", "-", "p:/m/tar"], stream.stdout);
+    unpacked.wait().exited(0);
+    assert_eq!(host.sh("p", "/m/tar/run; rm -r /m/tar"), "ran");
+    let told = host.fails(["cp", "-", "p:/m/run"]);
+    assert!(told.contains("a folder that exists"), "{told}");
     let left = || fs::read_dir(here.path()).expect("there").count();
     assert_eq!(left(), 2, "nothing half done is left here");
     assert_eq!(host.sh("p", "ls -A /m | sort | xargs"), "run there");

@@ -25,6 +25,7 @@ pub use error::FilesError;
 pub use pack::{Noted, pack};
 pub use place::{Target, Wanted};
 pub use reader::Reader;
+pub use special::cannot_be_replaced;
 pub use unpack::{Modes, Unpacked, unpack};
 pub use writer::Writer;
 

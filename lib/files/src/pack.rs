@@ -3,15 +3,12 @@
 //! A file has as many bytes as were read of it: one that ends early is filled up
 //! with zeros, one that grows is cut, and both are noted. Files of /proc, whose
 //! size is not known before they are read, are read first. Sockets, FIFOs, devices and
-//! what went away meanwhile are left out and noted.
+//! what went away meanwhile are left out and noted; one that was asked for by its name is an error.
 
-use crate::{Entry, FilesError, Kind, PIECE, Writer, reader::NOTE};
+use crate::{Entry, FilesError, Kind, PIECE, Writer, reader::NOTE, special::is_made_up};
 use nix::{
     errno::Errno,
-    sys::{
-        memfd::{MFdFlags, memfd_create},
-        statfs::{self, FsType, statfs},
-    },
+    sys::memfd::{MFdFlags, memfd_create},
     unistd::{Whence, lseek},
 };
 use std::{
@@ -112,8 +109,8 @@ impl<W: Write> Packer<'_, W> {
                 }
             }
             let sent = match kind.is_symlink() {
-                true => self.link(at, path, about),
-                false => self.file(at, path, about),
+                true => self.link(at, path, about, depth),
+                false => self.file(at, path, about, depth),
             };
             // Others must not be told that they are this one.
             if let Ok(false) = sent {
@@ -129,9 +126,18 @@ impl<W: Write> Packer<'_, W> {
         match depth {
             0 => Err(FilesError::Read {
                 path: at.into(),
-                source: io::Error::other(format!("it is {what}, which cannot be copied")),
+                source: refused(format!("it is {what}, which cannot be copied")),
             }),
             _ => self.note(at, &format!("{what}, left out")),
+        }
+    }
+
+    /// Leaves out what cannot be read, unless it is all that was asked for. Returns that it was
+    /// not sent.
+    fn leave_out(&mut self, at: &Path, depth: u32, why: io::Error) -> Result<bool, FilesError> {
+        match depth {
+            0 => Err(failed(at)(why)),
+            _ => self.note(at, &format!("{why}, left out")).map(|()| false),
         }
     }
 
@@ -181,12 +187,16 @@ impl<W: Write> Packer<'_, W> {
         Ok(())
     }
 
-    fn link(&mut self, at: &Path, path: Vec<u8>, about: &Metadata) -> Result<bool, FilesError> {
+    fn link(
+        &mut self,
+        at: &Path,
+        path: Vec<u8>,
+        about: &Metadata,
+        depth: u32,
+    ) -> Result<bool, FilesError> {
         let to = match fs::read_link(at) {
             Ok(to) => to,
-            Err(error) if is_gone(&error) => {
-                return self.note(at, "went away, left out").map(|()| false);
-            }
+            Err(error) if is_gone(&error) => return self.leave_out(at, depth, went_away()),
             Err(error) => return Err(failed(at)(error)),
         };
         let to = to.into_os_string().as_bytes().to_vec();
@@ -194,7 +204,13 @@ impl<W: Write> Packer<'_, W> {
         Ok(true)
     }
 
-    fn file(&mut self, at: &Path, path: Vec<u8>, told: &Metadata) -> Result<bool, FilesError> {
+    fn file(
+        &mut self,
+        at: &Path,
+        path: Vec<u8>,
+        told: &Metadata,
+        depth: u32,
+    ) -> Result<bool, FilesError> {
         let mut open = File::options();
         // Not one that became a FIFO, or a link, meanwhile.
         open.read(true)
@@ -205,16 +221,12 @@ impl<W: Write> Packer<'_, W> {
         });
         let (about, mut file, head) = match begun {
             Ok((about, ..)) if !about.is_file() => {
-                return self.note(at, "changed its kind, left out").map(|()| false);
+                return self.leave_out(at, depth, refused("changed its kind"));
             }
             Ok(begun) => begun,
-            Err(error) if is_gone(&error) => {
-                return self.note(at, "went away, left out").map(|()| false);
-            }
+            Err(error) if is_gone(&error) => return self.leave_out(at, depth, went_away()),
             // Made up by the kernel, and not to be read.
-            Err(error) if told.blocks() == 0 => {
-                return self.note(at, &format!("{error}, left out")).map(|()| false);
-            }
+            Err(error) if told.blocks() == 0 => return self.leave_out(at, depth, endless(error)),
             Err(error) => return Err(failed(at)(error)),
         };
         if head < self.buffer.len() {
@@ -233,12 +245,14 @@ impl<W: Write> Packer<'_, W> {
             match self.spooled(at, file, head) {
                 // Made up by the kernel, and not to be read to its end: /proc/PID/pagemap, say.
                 Err(FilesError::Read { source, .. }) if about.blocks() == 0 => {
-                    return self
-                        .note(at, &format!("{source}, left out"))
-                        .map(|()| false);
+                    return self.leave_out(at, depth, endless(source));
                 }
                 spooled => (file, size) = spooled?,
             }
+        } else if size > MOST_UNSIZED && is_made_up(at) {
+            // /proc/kcore has the size of all addresses.
+            let why = "the kernel makes it up, and its size says nothing";
+            return self.leave_out(at, depth, refused(why));
         } else if about.blocks().saturating_mul(512) < size {
             extents = extents_of(&file, size);
         }
@@ -387,28 +401,24 @@ fn extents_of(file: &File, size: u64) -> Option<Vec<(u64, u64)>> {
     Some(extents)
 }
 
-fn is_gone(error: &io::Error) -> bool {
-    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH as i32)
+fn refused(why: impl Into<String>) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, why.into())
 }
 
-/// Tells whether a folder is of a file system that the kernel makes up.
-fn is_made_up(at: &Path) -> bool {
-    const CONFIGFS: FsType = FsType(0x6265_6570);
-    const SECURITYFS: FsType = FsType(0x7363_6673);
-    const DEVPTS: FsType = FsType(0x1cd1);
-    let kinds = [
-        statfs::PROC_SUPER_MAGIC,
-        statfs::SYSFS_MAGIC,
-        statfs::CGROUP_SUPER_MAGIC,
-        statfs::CGROUP2_SUPER_MAGIC,
-        statfs::DEBUGFS_MAGIC,
-        statfs::TRACEFS_MAGIC,
-        statfs::BPF_FS_MAGIC,
-        CONFIGFS,
-        SECURITYFS,
-        DEVPTS,
-    ];
-    statfs(at).is_ok_and(|about| kinds.contains(&about.filesystem_type()))
+fn went_away() -> io::Error {
+    io::Error::new(io::ErrorKind::NotFound, "went away")
+}
+
+/// Explains an error of a file that has no end for now, as /proc/kmsg.
+fn endless(error: io::Error) -> io::Error {
+    match error.kind() == io::ErrorKind::WouldBlock {
+        true => refused("it has no end: more may come"),
+        false => error,
+    }
+}
+
+fn is_gone(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(Errno::ESRCH as i32)
 }
 
 fn failed(path: &Path) -> impl Fn(io::Error) -> FilesError + '_ {

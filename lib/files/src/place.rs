@@ -1,6 +1,6 @@
 //! Destinations, as `docker cp` has them.
 
-use crate::{Entry, FilesError, Kind};
+use crate::{Entry, FilesError, Kind, special::cannot_be_replaced};
 use nix::{
     fcntl::{OFlag, open},
     sys::stat::Mode,
@@ -50,7 +50,7 @@ pub(crate) struct Base {
     renamed: Option<OsString>,
     /// True if a new folder is to appear only when it is whole.
     pub staged: bool,
-    /// A device, FIFO or open file that takes a file's content, and stays what it is.
+    /// A device, FIFO, open file or file of the kernel's that takes a file's content, and stays what it is.
     pub through: Option<PathBuf>,
 }
 
@@ -104,14 +104,7 @@ impl Target<'_> {
                 if folder || must_be_folder {
                     return Err(place("it is a device or FIFO, and what comes is a folder"));
                 }
-                return Ok(Base {
-                    dir: folder_at(Path::new("."))?,
-                    path: path.into(),
-                    first,
-                    renamed: None,
-                    staged: false,
-                    through: Some(path.into()),
-                });
+                return into(first, path.into());
             }
             Some(There::Folder) => {
                 return Ok(Base {
@@ -139,6 +132,9 @@ impl Target<'_> {
             None if must_be_folder && !folder => return Err(place("there is no such folder")),
             None => path.to_owned(),
         };
+        if existing.is_some() && cannot_be_replaced(&whole) {
+            return into(first, whole);
+        }
         let name = whole.file_name().ok_or_else(|| place("it has no name"))?;
         let above = match whole.parent() {
             Some(above) if !above.as_os_str().is_empty() => above,
@@ -153,6 +149,18 @@ impl Target<'_> {
             through: None,
         })
     }
+}
+
+/// What takes a file's content itself.
+fn into(first: Option<Vec<u8>>, path: PathBuf) -> Result<Base, FilesError> {
+    Ok(Base {
+        dir: folder_at(Path::new("."))?,
+        path: path.clone(),
+        first,
+        renamed: None,
+        staged: false,
+        through: Some(path),
+    })
 }
 
 /// Kinds of destinations that exist.

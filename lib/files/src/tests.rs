@@ -1,3 +1,5 @@
+mod special;
+
 use crate::{
     Entry, FilesError, Kind, Modes, Noted, Reader, Target, Unpacked, Wanted, Writer, pack, unpack,
 };

@@ -129,10 +129,15 @@ impl Host {
         let is_fine = |memory: &ByteCount| {
             memory.0.is_multiple_of(1 << 20) && MEMORY_MIB.contains(&(memory.0 >> 20))
         };
-        if !request.wanted_memory().as_ref().is_some_and(is_fine) {
+        let Some(memory) = request.wanted_memory() else {
+            return Err(HostError::Invalid(
+                "memory and memory_mib: wanted one of them, of a size that there can be".into(),
+            ));
+        };
+        if !is_fine(&memory) {
             let (least, most) = MEMORY_MIB.into_inner();
             return Err(HostError::Invalid(format!(
-                "memory: wanted bytes of whole MiB, {least} to {most} of them, and not memory_mib as well"
+                "{memory} of memory: wanted whole MiB, {least} to {most} of them"
             )));
         }
         crate::secrets::check(&request.secrets)?;

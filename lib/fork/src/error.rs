@@ -236,7 +236,10 @@ pub enum HostError {
     Recipe(#[from] RecipeError),
     /// A guest image could not be built.
     #[error("the guest image could not be built")]
-    Build(#[from] BuildError),
+    Build(#[source] BuildError),
+    /// A kernel that was asked for cannot be booted.
+    #[error(transparent)]
+    Kernel(BuildError),
     /// Pages of it were on a host that is gone.
     #[error("{vm} lacks pages that cannot be fetched any more: {why}")]
     Lost {
@@ -338,6 +341,19 @@ pub enum HostError {
     },
 }
 
+impl From<BuildError> for HostError {
+    fn from(error: BuildError) -> Self {
+        let is_asked_for = matches!(
+            error,
+            BuildError::NoFile { .. } | BuildError::UnfitKernel { .. }
+        );
+        match is_asked_for {
+            true => Self::Kernel(error),
+            false => Self::Build(error),
+        }
+    }
+}
+
 impl HostError {
     pub(crate) fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
@@ -409,9 +425,7 @@ impl HostError {
                 | ImportError::Incoming { .. }
                 | ImportError::Cancelled,
             )
-            | Self::Build(BuildError::NoFile { .. } | BuildError::UnfitKernel { .. }) => {
-                ErrorKind::Invalid
-            }
+            | Self::Kernel(_) => ErrorKind::Invalid,
             Self::Import(_)
             | Self::PagerDidNotStart { .. }
             | Self::Pager(_)

@@ -26,6 +26,7 @@ use forkyard_types::ByteCount;
 use std::{
     fs::{self, File, TryLockError},
     io,
+    os::unix::fs::MetadataExt as _,
     path::{Path, PathBuf},
 };
 
@@ -216,6 +217,38 @@ impl Cache {
 pub(crate) struct Workplace {
     dir: PathBuf,
     lock: File,
+    /// Dropped after the lock.
+    _spent: SpentLock,
+}
+
+/// File of a lock that was held.
+#[derive(Debug)]
+struct SpentLock(PathBuf);
+
+impl Drop for SpentLock {
+    fn drop(&mut self) {
+        // A program that was left over may hold it still, and then keeps others out.
+        remove_free(&self.0);
+    }
+}
+
+/// Removes the file of a lock, unless it is held.
+pub(crate) fn remove_free(path: &Path) {
+    if let Ok(lock) = private::open(path)
+        && lock.try_lock().is_ok()
+        && is_at(&lock, path)
+    {
+        // One that cannot be removed is used again.
+        let _ = fs::remove_file(path);
+    }
+}
+
+/// Tells whether a path still leads to this file.
+fn is_at(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::metadata(path)) {
+        (Ok(file), Ok(found)) => (file.dev(), file.ino()) == (found.dev(), found.ino()),
+        (Err(_), _) | (_, Err(_)) => false,
+    }
 }
 
 impl Workplace {
@@ -227,16 +260,22 @@ impl Workplace {
         let locks = cache.join("lock");
         fs::create_dir_all(&locks).map_err(io_error("make", &locks))?;
         let path = locks.join(what);
-        // A user that could open it could hold the lock.
-        let lock = private::open(&path).map_err(io_error("open", &path))?;
-        match lock.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                progress(Event::Waiting);
-                lock.lock().map_err(io_error("lock", &path))?;
+        let lock = loop {
+            // A user that could open it could hold the lock.
+            let lock = private::open(&path).map_err(io_error("open", &path))?;
+            match lock.try_lock() {
+                Ok(()) => {}
+                Err(TryLockError::WouldBlock) => {
+                    progress(Event::Waiting);
+                    lock.lock().map_err(io_error("lock", &path))?;
+                }
+                Err(TryLockError::Error(error)) => return Err(io_error("lock", &path)(error)),
             }
-            Err(TryLockError::Error(error)) => return Err(io_error("lock", &path)(error)),
-        }
+            // The one before may have removed it.
+            if is_at(&lock, &path) {
+                break lock;
+            }
+        };
         // What is here now was left by a build that was interrupted.
         let dir = cache.join("tmp").join(what);
         match fs::remove_dir_all(&dir) {
@@ -246,7 +285,11 @@ impl Workplace {
             Ok(()) | Err(_) => {}
         }
         fs::create_dir_all(&dir).map_err(io_error("make", &dir))?;
-        Ok(Self { dir, lock })
+        Ok(Self {
+            dir,
+            lock,
+            _spent: SpentLock(path),
+        })
     }
 
     /// Returns the folder to build in.

@@ -37,7 +37,7 @@ pub use provenance::Provenance;
 pub use scrub::Scrub;
 
 use crate::{
-    cache::{Cache, ImageFile, Workplace, list, publish},
+    cache::{Cache, ImageFile, Workplace, list, publish, remove_free},
     error::{BuildError, io_error},
     image::as_root,
     key::{Key, KeyMaker},
@@ -51,7 +51,10 @@ use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, DirBuilder, File, Permissions, TryLockError},
     io::{self, Read},
-    os::unix::fs::{DirBuilderExt, PermissionsExt},
+    os::unix::{
+        ffi::OsStrExt as _,
+        fs::{DirBuilderExt, PermissionsExt},
+    },
     path::{Path, PathBuf},
     sync::{
         Arc,
@@ -378,11 +381,26 @@ impl Cache {
                 continue;
             };
             let lock = self.dir.join("lock").join(name);
-            let lock = File::open(&lock).map_err(io_error("open", &lock))?;
+            let lock = match File::open(&lock) {
+                Ok(lock) => lock,
+                // Removed by hand: none that is under way lacks it.
+                Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                    fs::remove_dir_all(&path).map_err(io_error("remove", &path))?;
+                    continue;
+                }
+                Err(error) => return Err(io_error("open", &lock)(error)),
+            };
             match lock.try_lock() {
                 Ok(()) => fs::remove_dir_all(&path).map_err(io_error("remove", &path))?,
                 Err(TryLockError::WouldBlock) => {}
                 Err(TryLockError::Error(error)) => return Err(io_error("lock", path)(error)),
+            }
+        }
+        let locks = self.dir.join("lock");
+        for entry in list(&locks)? {
+            let entry = entry.map_err(io_error("list", &locks))?;
+            if entry.file_name().as_bytes().starts_with(b"import-") {
+                remove_free(&entry.path());
             }
         }
         for entry in list(&self.imported_dir())? {

@@ -50,6 +50,20 @@ impl Lines {
 
     /// The next one; none at the end. Cancel-safe.
     pub async fn next(&mut self) -> Result<Option<Vec<u8>>, Refusal> {
+        self.bounded(&format!("a line is longer than {LINE} bytes"))
+            .await
+    }
+
+    /// The first one, which is a command. Cancel-safe.
+    pub async fn command(&mut self) -> Result<Option<Vec<u8>>, Refusal> {
+        let text = format!(
+            "the command's arguments and environment are longer than {LINE} bytes together: pass what is large on \
+             standard input, or in a file of the VM's"
+        );
+        self.bounded(&text).await
+    }
+
+    async fn bounded(&mut self, too_long: &str) -> Result<Option<Vec<u8>>, Refusal> {
         loop {
             if let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.pending.drain(..=end).collect();
@@ -59,8 +73,7 @@ impl Lines {
                 return Ok(Some(line));
             }
             if self.pending.len() > LINE {
-                let text = format!("a line is longer than {LINE} bytes");
-                return Err(refused(&text).answered(StatusCode::PAYLOAD_TOO_LARGE));
+                return Err(refused(too_long).answered(StatusCode::PAYLOAD_TOO_LARGE));
             }
             match self.body.next().await {
                 Some(Ok(piece)) => self.pending.extend_from_slice(&piece),
@@ -107,6 +120,20 @@ mod tests {
         assert_eq!(
             error.into_response().status(),
             StatusCode::PAYLOAD_TOO_LARGE
+        );
+    }
+
+    #[tokio::test]
+    async fn a_command_that_is_too_long_is_told_what_is_and_what_to_do() {
+        let long: &'static str = "x".repeat(LINE + 1).leak();
+        let error = lines(&[long]).command().await.expect_err("too long");
+        let response = error.into_response();
+        assert_eq!(response.status(), StatusCode::PAYLOAD_TOO_LARGE);
+        let body = axum::body::to_bytes(response.into_body(), 1 << 16).await;
+        let body = String::from_utf8(body.expect("short").to_vec()).expect("text");
+        assert!(
+            body.contains("arguments") && body.contains("standard input"),
+            "{body}"
         );
     }
 

@@ -113,6 +113,13 @@ fn checked(request: &ExecRequest) -> Result<Vec<u8>, VmError> {
     if words.any(|word| word.contains('\0')) {
         return wrong("the command, its environment, user or working directory has a zero byte");
     }
+    if request
+        .user
+        .as_ref()
+        .is_some_and(|user| user.is_empty() || user.starts_with(':'))
+    {
+        return wrong("the user is empty: wanted USER or USER:GROUP, or none to have the image's");
+    }
     let named = |name: &str| !name.is_empty() && !name.contains('=');
     if !request.env.iter().all(|(name, _)| named(name)) {
         return wrong("a name in the environment is empty, or has a `=`");

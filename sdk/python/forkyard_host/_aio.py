@@ -17,9 +17,10 @@ from . import _calls
 from ._aio_http import AsyncEndpoint
 from ._aio_process import AsyncChanges, AsyncEvents, AsyncProcess
 from ._calls import of_events, of_files, of_vm
-from ._client import INLINE, PIPE, Pipe
+from ._client import PIPE, Pipe
 from ._copy import Destination, Packed, pieces
-from ._types import ExecResult, FileEntry, Forked, ForkyardError
+from ._output import INLINE, given, octets
+from ._types import ExecResult, FileEntry, Forked, ForkyardError, Unreachable
 from ._view import View, activated, command, forked
 from ._watch import of_watch
 
@@ -311,7 +312,8 @@ class AsyncVm(View):
         path = of_vm(self.id, "exec")
         if isinstance(stdin, Pipe):
             return AsyncProcess(argv, await self._end.duplex(path, wanted))
-        wanted["stdin"] = b64encode(stdin).decode() if stdin else None
+        whole = octets(stdin, "stdin is bytes or PIPE")
+        wanted["stdin"] = b64encode(whole).decode() if whole else None
         return AsyncProcess(argv, await self._end.open("POST", path, wanted))
 
     async def exec(
@@ -325,11 +327,12 @@ class AsyncVm(View):
         user: str | None = None,
     ) -> ExecResult:
         """Run a command to its end; see Vm.exec. `stdin` may be an async iterator, too. Cancelled, it is hung up on."""
-        inline = stdin if isinstance(stdin, bytes) and len(stdin) <= INLINE else None
-        given: bytes | Pipe = PIPE if inline is None else inline
-        process = await self.start(*argv, stdin=given, env=env, timeout=timeout, workdir=workdir, user=user)
+        source = given(stdin)
+        inline = source if isinstance(source, bytes) and len(source) <= INLINE else None
+        first: bytes | Pipe = PIPE if inline is None else inline
+        process = await self.start(*argv, stdin=first, env=env, timeout=timeout, workdir=workdir, user=user)
         if inline is None:
-            process.feed([stdin] if isinstance(stdin, bytes) else stdin)
+            process.feed([source] if isinstance(source, bytes) else source)
         async with process:
             return await process.finish(check)
 
@@ -481,12 +484,18 @@ class AsyncFiles:
         place = Destination(there, fspath(here))
         with place.half() as half, tempfile.TemporaryFile(dir=half) as whole:
             stream = await self._end.open("GET", of_files(self._vm.id, "archive", path=there))
+            broken: list[Unreachable] = []
             try:
                 async for piece in stream.pieces():
                     whole.write(piece)
+            except Unreachable as error:
+                # The guest may have said why.
+                broken.append(error)
             finally:
                 stream.close()
             whole.seek(0)
-            for _ in place.unpack(whole, half):
+            for _ in place.unpack(whole, half, broken):
                 await asyncio.sleep(0)
+            if broken:
+                raise broken[0]
             place.take(half)

@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import Any, AsyncIterator, Iterable
 
 from . import _presence
-from ._calls import Call
+from ._calls import Call, encoded
 from ._output import line
 from ._place import HEAD, Place, believe, keep_alive, refusal
 from ._presence import Watched
@@ -255,7 +255,7 @@ class AsyncEndpoint(Place):
 
     async def open(self, method: str, path: str, body: Any = None, content: Iterable[bytes] | None = None) -> Stream:
         """Sends a request, with a body as JSON or with content as it is. ForkyardError unless it succeeds."""
-        sent = b"" if body is None else json.dumps(body).encode()
+        sent = b"" if body is None else encoded(body)
         kind = "application/json" if content is None else "application/octet-stream"
         length = f"Content-Length: {len(sent)}" if content is None else "Transfer-Encoding: chunked"
         connection = await self._connected()

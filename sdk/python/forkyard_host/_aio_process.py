@@ -10,7 +10,7 @@ from typing import Any, AsyncIterable, Generic, Iterable, Iterator, Self, TypeVa
 from ._aio_http import Duplex, Stream
 from ._events import SILENCE as EVENTS_SILENCE
 from ._events import Lines
-from ._output import NO_PIPE, SILENCE, Output, Piece, line, resize, stdin
+from ._output import NO_PIPE, SILENCE, Output, Piece, line, resize
 from ._types import Event, ExecResult, FileChange, Unreachable
 from ._watch import told
 
@@ -38,10 +38,13 @@ class AsyncProcess(Output):
 
     async def __anext__(self) -> Piece:
         while self.code is None:
-            with self._attended():
-                line = await self._stream.line()
-            if not line:
-                raise Unreachable("the connection ended before the command")
+            try:
+                with self._attended():
+                    line = await self._stream.line()
+                if not line:
+                    raise Unreachable("the connection ended before the command")
+            except Unreachable as error:
+                raise self._lost(error)
             if piece := self._take(line):
                 return piece
         raise StopAsyncIteration
@@ -52,12 +55,14 @@ class AsyncProcess(Output):
 
     async def write(self, data: bytes) -> None:
         """Pass bytes to its standard input. Waits while it does not read."""
-        for words in stdin(data):
+        for words in self._input(data):
             await self._say(words)
 
     async def close_stdin(self) -> None:
         """Nothing follows on its standard input."""
-        await self._say("eof")
+        if not self._stdin_closed:
+            await self._say("eof")
+            self._stdin_closed = True
 
     async def send_signal(self, number: int) -> None:
         """Send it a signal; see Process.send_signal."""
@@ -68,7 +73,7 @@ class AsyncProcess(Output):
         await self._say(resize(rows, cols))
 
     def feed(self, pieces: Iterable[bytes] | AsyncIterable[bytes]) -> None:
-        """Have a task pass these to its standard input, and then end that."""
+        """Have a task pass these to its standard input, and then end that; see Process.feed."""
         self._tasks.append(asyncio.create_task(self._feed(pieces)))
 
     async def close(self) -> None:
@@ -96,8 +101,7 @@ class AsyncProcess(Output):
             await self._stream.send(line(what))
 
     async def _feed(self, pieces: Iterable[bytes] | AsyncIterable[bytes]) -> None:
-        # It has ended, or the reader is told.
-        with suppress(Unreachable):
+        try:
             if isinstance(pieces, AsyncIterable):
                 async for piece in pieces:
                     await self.write(piece)
@@ -105,6 +109,12 @@ class AsyncProcess(Output):
                 for piece in pieces:
                     await self.write(piece)
             await self.close_stdin()
+        except Unreachable:
+            pass  # It has ended, or the reader is told.
+        except Exception as error:
+            # It would wait for the rest for ever.
+            self._unfed = error
+            self._stream.close()
 
     async def _keep(self, stream: Duplex) -> None:
         """Shows the daemon that this client is there."""

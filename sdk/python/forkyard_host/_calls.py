@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 from typing import Any, Iterable, Mapping, NamedTuple, Sequence
 from urllib.parse import quote, urlencode
 
@@ -14,8 +16,33 @@ class Call(NamedTuple):
     body: Any = None
 
 
+def encoded(body: Any) -> bytes:
+    """A body as JSON. TypeError or ValueError, in words, for what JSON cannot hold."""
+    try:
+        return json.dumps(body, ensure_ascii=False, allow_nan=False, default=_plain).encode()
+    except UnicodeEncodeError as error:
+        odd = error.object[max(0, error.start - 20) : error.end]
+        raise ValueError(f"{odd!r} has bytes that are no text in UTF-8, and cannot be sent") from None
+    except ValueError as error:
+        raise ValueError(f"this cannot be sent as JSON: {error}") from None
+
+
+def _plain(what: Any) -> str:
+    if isinstance(what, os.PathLike) and isinstance(path := os.fspath(what), str):
+        return path
+    remedy = ": decode() makes text of it" if isinstance(what, (bytes, bytearray)) else ""
+    raise TypeError(f"{what!r} cannot be sent: it is {type(what).__name__}, not text, a number, a list or a mapping{remedy}")
+
+
+def _quoted(text: str) -> str:
+    try:
+        return quote(text, safe="")
+    except UnicodeEncodeError:
+        raise ValueError(f"{text!r} has bytes that are no text in UTF-8, and cannot be sent") from None
+
+
 def _of(kind: str, name: str, rest: tuple[str, ...]) -> str:
-    return f"/v1/{kind}/" + "/".join(quote(part, safe="") for part in (name, *rest))
+    return f"/v1/{kind}/" + "/".join(_quoted(part) for part in (name, *rest))
 
 
 def of_vm(vm: str, *rest: str) -> str:
@@ -40,7 +67,7 @@ def of_image(name: str, *rest: str) -> str:
 
 def of_files(vm: str, what: str, **query: str) -> str:
     """The path of a request about files of a VM."""
-    return of_vm(vm, what) + "?" + "&".join(f"{name}={quote(value, safe='')}" for name, value in query.items())
+    return of_vm(vm, what) + "?" + "&".join(f"{name}={_quoted(value)}" for name, value in query.items())
 
 
 def of_events(vm: str | None, family: str | None, kinds: Iterable[str], since: str | int | None, follow: bool) -> str:
@@ -370,6 +397,9 @@ def set_labels(vm: str, labels: Mapping[str, str]) -> Call:
 
 def read(vm: str, path: str, offset: int, limit: int | None) -> str:
     """The path of a file's content."""
+    for name, bytes_ in (("offset", offset), ("limit", limit)):
+        if bytes_ is not None and bytes_ < 0:
+            raise ValueError(f"{name} is a count of bytes, 0 or more, not {bytes_}")
     part = {} if limit is None else {"limit": str(limit)}
     return of_files(vm, "files", path=path, offset=str(offset), **part)
 

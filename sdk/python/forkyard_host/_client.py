@@ -14,12 +14,11 @@ from ._calls import of_vm
 from ._copy import get, pieces, put
 from ._events import Events
 from ._http import Endpoint
+from ._output import INLINE, given, octets
 from ._process import Process
 from ._types import ExecResult, FileEntry, Forked, ForkyardError
 from ._view import View, activated, command, forked
 from ._watch import Changes
-
-INLINE = 1 << 20  # Bytes of standard input that go with the request.
 
 
 class Pipe:
@@ -389,7 +388,8 @@ class Vm(View):
         path = of_vm(self.id, "exec")
         if isinstance(stdin, Pipe):
             return Process(argv, self._end.duplex(path, wanted))
-        return Process(argv, self._end.open("POST", path, {**wanted, "stdin": b64encode(stdin).decode() if stdin else None}))
+        whole = octets(stdin, "stdin is bytes or PIPE")
+        return Process(argv, self._end.open("POST", path, {**wanted, "stdin": b64encode(whole).decode() if whole else None}))
 
     def exec(
         self,
@@ -404,16 +404,17 @@ class Vm(View):
         """Run a command to its end.
 
         What is left out is as the VM's container image says, if it was made of one: environment,
-        working directory, user. `stdin` may be an iterator over pieces, a file say, which are
-        passed on as the command reads them. After `timeout` seconds, rounded up to whole ones, the
+        working directory, user. `stdin` may be an iterator over pieces, a file opened with mode "rb" say,
+        which are passed on as the command reads them; an exception of the iterator ends the command and is raised. After `timeout` seconds, rounded up to whole ones, the
         command and all that it started is killed: ForkyardError of kind timeout. NotStarted if it
         cannot be run. With `check`, CommandFailed unless it exits with 0.
         """
-        if isinstance(stdin, bytes) and len(stdin) <= INLINE:
-            process = self.start(*argv, stdin=stdin, env=env, timeout=timeout, workdir=workdir, user=user)
+        source = given(stdin)
+        if isinstance(source, bytes) and len(source) <= INLINE:
+            process = self.start(*argv, stdin=source, env=env, timeout=timeout, workdir=workdir, user=user)
         else:
             process = self.start(*argv, stdin=PIPE, env=env, timeout=timeout, workdir=workdir, user=user)
-            process.feed([stdin] if isinstance(stdin, bytes) else stdin)
+            process.feed([source] if isinstance(source, bytes) else source)
         with process:
             return process.finish(check)
 

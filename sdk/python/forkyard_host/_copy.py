@@ -10,17 +10,22 @@ runs meanwhile.
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import stat
 import tarfile
 import tempfile
 from typing import IO, Iterator, cast
 
 from ._calls import of_files
 from ._http import Endpoint, Stream
-from ._types import ForkyardError
+from ._output import octets
+from ._types import ForkyardError, Unreachable
 
 _PIECE = 256 << 10  # Bytes of a stream in one piece.
+_MOST_UNSIZED = 64 << 20  # Bytes of a file whose size says nothing.
+_MOST_EXTENTS = 1 << 16  # Of a file that is sent with its holes.
 
 
 def put(end: Endpoint, vm: str, here: str, there: str) -> None:
@@ -42,7 +47,7 @@ def get(end: Endpoint, vm: str, there: str, here: str) -> None:
         stream = end.open("GET", of_files(vm, "archive", path=there))
         try:
             incoming = _Incoming(stream)
-            for _ in place.unpack(incoming, half):
+            for _ in place.unpack(incoming, half, incoming.broken):
                 pass
             # To the end of the connection: one that breaks off is told.
             incoming.drain()
@@ -67,11 +72,19 @@ class Destination:
         """A folder for what is not whole yet."""
         return tempfile.TemporaryDirectory(prefix=".forkyard-cp.", dir=self._beside)
 
-    def unpack(self, stream: IO[bytes] | io.RawIOBase, half: str) -> Iterator[None]:
-        """Unpacks a tar stream; yields after each piece."""
+    def unpack(self, stream: IO[bytes] | io.RawIOBase, half: str, broken: list[Unreachable]) -> Iterator[None]:
+        """Unpacks a tar stream, which may end too early, `broken`; yields after each piece."""
+        # What the guest says of itself, as far as it has been read.
+        said: dict[str, str] = {}
         try:
-            yield from unpack(stream, half, self._name)
+            yield from unpack(stream, half, self._name, said)
         except tarfile.TarError as error:
+            if failure := said.get("FORKYARD.failure"):
+                raise ForkyardError("guest", failure) from None
+            if broken:
+                raise broken[0]
+            if note := said.get("FORKYARD.note"):
+                raise ForkyardError("guest", f"the VM sent nothing: {note}") from None
             raise ForkyardError("guest", f"the VM sent what is no tar stream: {error}") from error
 
     def take(self, half: str) -> None:
@@ -81,7 +94,7 @@ class Destination:
 
 def pieces(content: bytes) -> Iterator[bytes]:
     """Content of a file, as it is sent."""
-    view = memoryview(content)
+    view = memoryview(octets(content, "the content of a file is bytes"))
     return (bytes(view[at : at + _PIECE]) for at in range(0, len(view), _PIECE))
 
 
@@ -110,10 +123,12 @@ def _sent(entry: tarfile.TarInfo) -> tarfile.TarInfo | None:
 
 
 class Packed:
-    """A file or folder as pieces of a tar stream. OSError if it is not there."""
+    """A file or folder as pieces of a tar stream. OSError if it is not there, or neither of them."""
 
     def __init__(self, here: str) -> None:
-        os.lstat(here)
+        mode = os.lstat(here).st_mode
+        if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode) or stat.S_ISLNK(mode)):
+            raise OSError(errno.EINVAL, "it is a FIFO, socket or device, which cannot be copied", here)
         self._here = here
         self.error: OSError | None = None
         """What could not be read."""
@@ -134,6 +149,8 @@ def _packed(here: str, name: str) -> Iterator[bytes]:
     for piece in _pack(facts, here, name):
         size += len(piece)
         yield piece
+    if not size:
+        raise FileNotFoundError(errno.ENOENT, "it went away before it was read", here)
     yield bytes(2 * tarfile.BLOCKSIZE + -(size + 2 * tarfile.BLOCKSIZE) % tarfile.RECORDSIZE)
 
 
@@ -153,35 +170,127 @@ def _pack(facts: tarfile.TarFile, path: str, name: str) -> Iterator[bytes]:
                 yield from _pack(facts, os.path.join(path, inner), f"{name}/{inner}")
         return
     try:
-        file = open(path, "rb")
+        # Not one that became a FIFO meanwhile.
+        file = open(path, "rb", buffering=0, opener=lambda at, flags: os.open(at, flags | os.O_NONBLOCK | os.O_NOFOLLOW))
     except FileNotFoundError:
         return
     with file:
-        piece = file.read(_PIECE)
-        # All of it if that is short, whatever size it was said to have.
-        entry.size = len(piece) if len(piece) < _PIECE else max(os.fstat(file.fileno()).st_size, len(piece))
+        yield from _content(file, entry, path)
+
+
+def _content(file: io.FileIO, entry: tarfile.TarInfo, path: str) -> Iterator[bytes]:
+    """A file, its holes left out."""
+    about = os.fstat(file.fileno())
+    piece = _fill(file, _PIECE, path)
+    # All of it if that is short, whatever size it was said to have.
+    entry.size = len(piece)
+    if len(piece) < _PIECE:
         yield _head(entry)
-        left = entry.size
-        while left:
-            # Zeros where it became shorter.
-            yield piece[:left] or bytes(min(left, _PIECE))
-            left -= min(left, len(piece) or _PIECE)
-            piece = file.read(_PIECE)
-        if short := entry.size % tarfile.BLOCKSIZE:
-            yield bytes(tarfile.BLOCKSIZE - short)
+        yield piece
+    elif about.st_size < len(piece):
+        # The kernel makes it up: its size is not known before it is read.
+        whole = piece + _fill(file, _MOST_UNSIZED + 1 - len(piece), path)
+        if len(whole) > _MOST_UNSIZED:
+            raise OSError(errno.EFBIG, "its size says nothing, and it has more than 64 MiB", path)
+        entry.size = len(whole)
+        yield _head(entry)
+        yield whole
+    elif about.st_size > _MOST_UNSIZED and _made_up(about):
+        raise OSError(errno.EFBIG, "the kernel makes it up, and its size says nothing", path)
+    else:
+        extents = _extents(file, about.st_size) if about.st_blocks * 512 < about.st_size else None
+        if extents is None:
+            entry.size = about.st_size
+            yield _head(entry)
+            yield from _extent(file, 0, about.st_size, path)
+        else:
+            yield from _sparse(file, entry, about.st_size, extents, path)
+    if short := entry.size % tarfile.BLOCKSIZE:
+        yield bytes(tarfile.BLOCKSIZE - short)
+
+
+def _sparse(file: io.FileIO, entry: tarfile.TarInfo, size: int, extents: list[tuple[int, int]], path: str) -> Iterator[bytes]:
+    """A file with holes, as format 1.0 of GNU tar has it."""
+    # An empty one at the end has GNU tar set the size.
+    numbers = [len(extents) + 1, *(number for extent in extents for number in extent), size, 0]
+    table = "".join(f"{number}\n" for number in numbers).encode()
+    table += bytes(-len(table) % tarfile.BLOCKSIZE)
+    entry.pax_headers = {
+        "GNU.sparse.major": "1",
+        "GNU.sparse.minor": "0",
+        "GNU.sparse.name": entry.name,
+        "GNU.sparse.realsize": str(size),
+    }
+    entry.size = len(table) + sum(length for _, length in extents)
+    yield _head(entry)
+    yield table
+    for offset, length in extents:
+        yield from _extent(file, offset, length, path)
+
+
+def _extent(file: io.FileIO, offset: int, length: int, path: str) -> Iterator[bytes]:
+    """A part of a file; zeros where it became shorter."""
+    file.seek(offset)
+    while length:
+        piece = _fill(file, min(length, _PIECE), path) or bytes(min(length, _PIECE))
+        yield piece
+        length -= len(piece)
+
+
+def _fill(file: io.FileIO, size: int, path: str) -> bytes:
+    """So many bytes, or fewer at the end alone."""
+    got = bytearray()
+    try:
+        while len(got) < size:
+            piece = file.read(min(size - len(got), _PIECE))
+            if piece is None:
+                raise OSError(errno.EAGAIN, "it cannot be read to its end: more may come", path)
+            if not piece:
+                break
+            got += piece
+    except OSError as error:
+        error.filename = error.filename or path
+        raise
+    return bytes(got)
+
+
+def _extents(file: io.FileIO, size: int) -> list[tuple[int, int]] | None:
+    """Extents with data; none if they cannot be told, or are too many."""
+    extents: list[tuple[int, int]] = []
+    at = 0
+    while at < size:
+        try:
+            data = os.lseek(file.fileno(), at, os.SEEK_DATA)
+        except OSError as error:
+            return extents if error.errno == errno.ENXIO else None
+        if data >= size:
+            break
+        at = min(os.lseek(file.fileno(), data, os.SEEK_HOLE), size)
+        if at <= data or len(extents) == _MOST_EXTENTS:
+            return None
+        extents.append((data, at - data))
+    return extents
+
+
+def _made_up(about: os.stat_result) -> bool:
+    """True of files of /proc and /sys."""
+    return any(os.path.isdir(top) and os.stat(top).st_dev == about.st_dev for top in ("/proc", "/sys"))
 
 
 def _head(entry: tarfile.TarInfo) -> bytes:
     return entry.tobuf(tarfile.PAX_FORMAT, tarfile.ENCODING, "surrogateescape")
 
 
-def unpack(stream: IO[bytes] | io.RawIOBase, half: str, name: str) -> Iterator[None]:
-    """Unpacks one file or folder of this name, or the content of one, as `it`; yields after each piece."""
+def unpack(stream: IO[bytes] | io.RawIOBase, half: str, name: str, said: dict[str, str]) -> Iterator[None]:
+    """Unpacks one file or folder of this name, or the content of one, as `it`; yields after each piece.
+
+    `said` gets the words of its sender.
+    """
     umask = _umask()
     root = os.path.join(os.path.realpath(half), "it")
     modes: list[tuple[str, int, float]] = []
     first = True
-    with tarfile.open(fileobj=cast(IO[bytes], stream), mode="r|") as archive:
+    with tarfile.open(fileobj=cast(IO[bytes], stream), mode="r|", format=tarfile.PAX_FORMAT, pax_headers=said) as archive:
         for entry in archive:
             yield
             at = _below(root, entry.name, name)
@@ -209,9 +318,9 @@ def unpack(stream: IO[bytes] | io.RawIOBase, half: str, name: str) -> Iterator[N
                 if other is None or other == root:
                     raise ForkyardError("guest", f"the VM sent a link to {entry.linkname!r}, which was not asked for")
                 os.link(other, at, follow_symlinks=False)
-        failure = archive.pax_headers.get("FORKYARD.failure")
+        failure = said.get("FORKYARD.failure")
     if failure or first:
-        raise ForkyardError("guest", failure or "the VM sent nothing")
+        raise ForkyardError("guest", failure or said.get("FORKYARD.note") or "the VM sent nothing")
     for path, mode, mtime in reversed(modes):
         os.utime(path, (mtime, mtime))
         os.chmod(path, mode)
@@ -267,14 +376,24 @@ class _Incoming(io.RawIOBase):
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
+        self.broken: list[Unreachable] = []
+        """The error with which it ended, if it broke off: what came before is read first."""
 
     def readable(self) -> bool:
         return True
 
     def read(self, size: int = -1) -> bytes:
-        return self._stream.read(None if size < 0 else size)
+        if self.broken:
+            return b""
+        try:
+            return self._stream.some(size)
+        except Unreachable as error:
+            self.broken.append(error)
+            return b""
 
     def drain(self) -> None:
         """Reads it to its end."""
         while self.read(_PIECE):
             pass
+        if self.broken:
+            raise self.broken[0]

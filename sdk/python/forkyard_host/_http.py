@@ -13,7 +13,7 @@ import threading
 from typing import Any, Callable, Iterable, TypeVar
 
 from . import _presence
-from ._calls import Call
+from ._calls import Call, encoded
 from ._place import HEAD, Place, believe, keep_alive, refusal
 from ._presence import Presence, Watched
 from ._types import Unreachable
@@ -116,6 +116,10 @@ class Stream:
         """The rest, or so many bytes of it at most. Blocks."""
         return self._got(lambda: self._response.read(size))
 
+    def some(self, size: int) -> bytes:
+        """So many bytes of it at most, and at least one unless it has ended. Blocks."""
+        return self._got(lambda: self._response.read1(size))
+
     def _got(self, read: Callable[[], bytes]) -> bytes:
         try:
             got = read()
@@ -153,14 +157,14 @@ class Duplex(Stream):
         """Sends bytes of the body. Blocks while the daemon takes no more."""
         try:
             self._connection.send(b"%x\r\n%b\r\n" % (len(data), data))
-        except OSError as error:
+        except (OSError, http.client.NotConnected) as error:
             raise self._broke(error) from error
 
     def end(self) -> None:
         """Ends the body."""
         try:
             self._connection.send(b"0\r\n\r\n")
-        except OSError:
+        except (OSError, http.client.NotConnected):
             pass  # It has ended.
 
 
@@ -220,6 +224,7 @@ class Endpoint(Place):
     def open(self, method: str, path: str, body: Any = None, content: Iterable[bytes] | None = None) -> Stream:
         """Sends a request, with a body as JSON or with content as it is. ForkyardError unless it succeeds."""
         headers = {"Content-Type": "application/json" if content is None else "application/octet-stream", **self.headers()}
+        sent = None if body is None else encoded(body)
         connection: http.client.HTTPConnection | None = None
         watched: Watched | None = None
         try:
@@ -230,7 +235,7 @@ class Endpoint(Place):
                     headers["Transfer-Encoding"] = "chunked"
                     connection.request(method, path, content, headers, encode_chunked=True)
                 else:
-                    connection.request(method, path, None if body is None else json.dumps(body), headers)
+                    connection.request(method, path, sent, headers)
             except (BrokenPipeError, ConnectionResetError):
                 # The daemon took no more of it, and says why.
                 if content is None:
@@ -240,6 +245,10 @@ class Endpoint(Place):
             stream = Stream(self, connection, connection.getresponse(), watched, sock)
         except (OSError, http.client.HTTPException) as error:
             raise self._failed(connection, watched, error) from error
+        except BaseException as error:
+            # Of what gives the content.
+            self._failed(connection, watched, OSError(error))
+            raise
         status = stream._response.status
         if status < 300:
             return stream
@@ -251,6 +260,7 @@ class Endpoint(Place):
 
     def duplex(self, path: str, first: Any) -> Duplex:
         """Posts lines of JSON, of which this is the first, if any. ForkyardError unless the request is taken."""
+        begin = b"" if first is None else encoded(first)
         connection: http.client.HTTPConnection | None = None
         watched: Watched | None = None
         try:
@@ -264,7 +274,9 @@ class Endpoint(Place):
             connection.endheaders()
             sock = connection.sock
             # An empty line says nothing.
-            line = (b"" if first is None else json.dumps(first).encode()) + b"\n"
+            # Once it is closed, what still is fed must not open another one.
+            connection.auto_open = 0
+            line = begin + b"\n"
             connection.send(b"%x\r\n%b\r\n" % (len(line), line))
             response = connection.getresponse()
             # The response takes it away from the connection, which goes on sending.

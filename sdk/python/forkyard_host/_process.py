@@ -7,7 +7,7 @@ from types import TracebackType
 from typing import Any, Iterable, Iterator
 
 from ._http import Duplex, Stream
-from ._output import NO_PIPE, SILENCE, Output, Piece, line, resize, stdin
+from ._output import NO_PIPE, SILENCE, Output, Piece, line, resize
 from ._types import ExecResult, Unreachable
 
 
@@ -37,12 +37,14 @@ class Process(Output):
 
     def write(self, data: bytes) -> None:
         """Pass bytes to its standard input."""
-        for words in stdin(data):
+        for words in self._input(data):
             self._say(words)
 
     def close_stdin(self) -> None:
         """Nothing follows on its standard input."""
-        self._say("eof")
+        if not self._stdin_closed:
+            self._say("eof")
+            self._stdin_closed = True
 
     def send_signal(self, number: int) -> None:
         """Send it a signal: 2 and 3 are for its process group, as keys of a terminal; 9 kills all that it started, too."""
@@ -54,9 +56,12 @@ class Process(Output):
 
     def __iter__(self) -> Iterator[Piece]:
         while self.code is None:
-            told = self._stream.line()
-            if not told:
-                raise Unreachable("the connection ended before the command")
+            try:
+                told = self._stream.line()
+                if not told:
+                    raise Unreachable("the connection ended before the command")
+            except Unreachable as error:
+                raise self._lost(error)
             if piece := self._take(told):
                 yield piece
 
@@ -65,7 +70,10 @@ class Process(Output):
         return self._result(list(self), check)
 
     def feed(self, pieces: Iterable[bytes]) -> None:
-        """Have a thread pass these to its standard input, and then end that."""
+        """Have a thread pass these to its standard input, and then end that.
+
+        An exception of theirs ends the command, and is raised where its output is read.
+        """
         threading.Thread(target=self._feed, args=(pieces,), daemon=True).start()
 
     def close(self) -> None:
@@ -85,6 +93,10 @@ class Process(Output):
             self.close_stdin()
         except Unreachable:
             pass  # It has ended, or whoever iterates is told.
+        except BaseException as error:
+            # It would wait for the rest for ever.
+            self._unfed = error
+            self.hang_up()
 
     def _say(self, what: Any) -> None:
         if not isinstance(self._stream, Duplex):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import math
+from os import PathLike
 from typing import Any, Callable, Mapping, TypeVar
 
 from ._types import Forked, ForkyardError
 
 V = TypeVar("V", bound="View")
+
+_LONGEST = 1 << 32  # Seconds.
 
 
 class View:
@@ -79,10 +82,16 @@ def command(
     tag: str | None,
 ) -> dict[str, Any]:
     """A command, as a request has it."""
+    if timeout is not None and not 0 < timeout < _LONGEST:
+        raise ValueError(f"timeout is a number of seconds above 0, or None for no end, not {timeout}")
+    for word in argv:
+        if not isinstance(word, (str, PathLike)):
+            remedy = ": decode() makes str of it" if isinstance(word, (bytes, bytearray)) else ""
+            raise TypeError(f"arguments of a command are str, not {type(word).__name__}{remedy}")
     return {
         "argv": argv,
         "env": list((env or {}).items()),
-        "timeout_s": None if timeout is None else max(1, math.ceil(timeout)),
+        "timeout_s": None if timeout is None else math.ceil(timeout),
         "workdir": workdir,
         "user": user,
         "tty": tty and {"rows": tty[0], "cols": tty[1]},

@@ -18,6 +18,7 @@ pub mod pagemap;
 pub mod private;
 pub mod process;
 pub mod sched;
+pub mod signals;
 pub mod tap;
 pub mod tcp;
 pub mod userfault;

@@ -115,7 +115,9 @@ pub fn launch(
     })?;
     // Until its program is loaded, the new process is this one's memory with a usual score, which
     // is the largest there is in a guest full of small programs.
-    if was_killed(&mut child) && oom_kills(&fs::read_to_string("/proc/vmstat").unwrap_or_default()) > 0 {
+    if was_killed(&mut child)
+        && oom_kills(&fs::read_to_string("/proc/vmstat").unwrap_or_default()) > 0
+    {
         return Err(cannot_run(format!(
             "cannot run {program}: the guest is out of memory, and its kernel killed the command as it began"
         )));

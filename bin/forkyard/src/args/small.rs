@@ -54,10 +54,11 @@ pub struct Doctor {
 /// `cp`
 #[derive(Debug, ClapArgs)]
 pub struct Copy {
-    /// A path here, or VM:PATH. A folder is copied with all that is in it; of DIR/. only that.
+    /// A path here, or VM:PATH. A folder is copied with all that is in it; of DIR/. only that. `-`: a tar
+    /// stream on standard input, which is unpacked in a folder of the VM.
     #[arg(value_name = "FROM")]
     pub from: End,
-    /// Likewise. If it is a folder that exists the copy goes into it.
+    /// Likewise. If it is a folder that exists the copy goes into it. `-`: standard output gets a tar stream.
     #[arg(value_name = "TO")]
     pub to: End,
 }

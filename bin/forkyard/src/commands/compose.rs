@@ -13,7 +13,8 @@ mod begin;
 use super::{
     copy::send_quietly,
     removal,
-    vms::{Impatient, interruptible, spinner},
+    signals::interruptible,
+    vms::{Impatient, spinner},
 };
 use crate::{args::Format, output};
 use anyhow::{Context as _, anyhow, bail};

@@ -6,35 +6,46 @@
 //! asked for, below the destination, and files, folders and links alone.
 
 mod stream;
+mod tee;
 
+use super::signals::{Ended, Interrupted};
 use crate::{
     args::{Copy, Format},
     output,
 };
 use anyhow::{Context, bail};
-use forkyard_api_client::{Client, UploadError, of_files};
+use forkyard_api_client::{Client, ClientError, UploadError, of_files};
 use forkyard_files::{FilesError, Modes, Noted, Target, Wanted, Writer, pack, unpack};
-use forkyard_types::FilesWritten;
+use forkyard_types::{FileEntry, FileKind, FilesWritten};
+use hyper::Method;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::{
     ffi::OsStr,
     fs,
+    io::{self, IsTerminal as _, Write as _, stdin, stdout},
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
     process::ExitCode,
     str::FromStr,
+    time::Duration,
 };
 use stream::{Incoming, Leaving, Outgoing};
 use tokio::{
-    signal::unix::{Signal, SignalKind, signal},
     sync::mpsc,
     task::{JoinHandle, spawn_blocking},
+    time::timeout,
 };
 
 /// Bytes of a tar stream in one piece.
 const PIECE: usize = 256 << 10;
 /// Pieces on their way.
 const UNDER_WAY: usize = 4;
+/// Time in which what is not whole is removed after a signal: what is written into may take no more.
+const REMOVED: Duration = Duration::from_secs(5);
+/// What a signal leaves of a copy.
+const INTERRUPTED: &str = "what was not whole has been removed";
+/// Word for standard input or output as a tar stream.
+const PIPE: &str = "-";
 /// Umask, where it cannot be told.
 const UMASK: u32 = 0o022;
 
@@ -43,6 +54,8 @@ const UMASK: u32 = 0o022;
 pub enum End {
     /// A path here.
     Here(PathBuf),
+    /// Standard input or output, as a tar stream.
+    Pipe,
     /// A path in a guest.
     There {
         /// VM: name or id.
@@ -55,9 +68,10 @@ pub enum End {
 impl FromStr for End {
     type Err = String;
 
-    /// `VM:PATH`, or a path; one that has a colon begins with `./` or `/`.
+    /// `VM:PATH`, or a path; one that has a colon begins with `./` or `/`. `-`: a tar stream.
     fn from_str(text: &str) -> Result<Self, String> {
         match text.split_once(':') {
+            _ if text == PIPE => Ok(Self::Pipe),
             Some((vm, _)) if vm.contains('/') => Ok(Self::Here(text.into())),
             Some(("", _) | (_, "")) => Err("wanted VM:PATH, or a path".to_owned()),
             Some((vm, path)) => Ok(Self::There {
@@ -76,15 +90,51 @@ pub async fn copy(client: &Client, format: Format, wanted: Copy) -> anyhow::Resu
     )?);
     // Nothing is drawn where standard error is no terminal.
     bar.set_draw_target(ProgressDrawTarget::stderr());
+    let mut ended = Ended::watched()?;
+    let is_pipe = matches!(wanted.to, End::Pipe);
     let copied = match (wanted.from, wanted.to) {
-        (End::There { vm, path }, End::Here(to)) => fetch(client, &vm, &path, to, &bar).await,
-        (End::Here(from), End::There { vm, path }) => send(client, from, &vm, &path, &bar).await,
-        (End::Here(_), End::Here(_)) | (End::There { .. }, End::There { .. }) => {
-            bail!("one of the two must be in a VM, as VM:PATH, and the other here")
+        (End::There { vm, path }, End::Here(to)) => {
+            fetch(client, &vm, &path, &bar, &mut ended, placed(&path, to)).await
+        }
+        (End::There { vm, path }, End::Pipe) => {
+            anyhow::ensure!(
+                !stdout().is_terminal(),
+                "what comes is a tar stream, which is nothing for a terminal: forkyard cp {vm}:{path} - | tar x"
+            );
+            fetch(client, &vm, &path, &bar, &mut ended, passed_on).await
+        }
+        (End::Here(from), End::There { vm, path }) => {
+            let sent = send(client, from, &vm, &path, &bar);
+            interrupted(sent, &mut ended).await
+        }
+        (End::Pipe, End::There { vm, path }) => {
+            anyhow::ensure!(
+                !stdin().is_terminal(),
+                "standard input is to be a tar stream: tar c FILES | forkyard cp - {vm}:{path}"
+            );
+            let sent = unpacked_there(client, &vm, &path, &bar);
+            interrupted(sent, &mut ended).await
+        }
+        (End::Here(_) | End::Pipe, End::Here(_) | End::Pipe)
+        | (End::There { .. }, End::There { .. }) => {
+            bail!(
+                "one of the two must be in a VM, as VM:PATH, and the other here: a path here that has a colon is written ./a:b"
+            )
         }
     };
     bar.finish_and_clear();
+    if let (true, Err(error)) = (is_pipe, &copied)
+        && let Some(FilesError::Write { source, .. }) = error.downcast_ref()
+    {
+        let code = u8::try_from(output::cannot_write(source)).unwrap_or(1);
+        return Ok(ExitCode::from(code));
+    }
     let copied = copied?;
+    let format = match is_pipe {
+        // Standard output is taken.
+        true => Format::Text,
+        false => format,
+    };
     match format {
         Format::Json => output::json(&copied)?,
         Format::Text => {
@@ -107,57 +157,97 @@ pub async fn send_quietly(
     sent.map(drop)
 }
 
-/// Copies from a VM.
-async fn fetch(
-    client: &Client,
-    vm: &str,
+/// Awaits a copy, which a signal ends.
+async fn interrupted<T>(
+    work: impl Future<Output = anyhow::Result<T>>,
+    ended: &mut Ended,
+) -> anyhow::Result<T> {
+    tokio::select! {
+        biased;
+        done = work => done,
+        signal = ended.told() => Err(Interrupted::over(signal, INTERRUPTED).into()),
+    }
+}
+
+/// Places what comes of this path of a VM here.
+fn placed(
     path: &str,
     to: PathBuf,
-    bar: &ProgressBar,
-) -> anyhow::Result<FilesWritten> {
-    let from = of_files(vm, "archive", &[("path", path)]);
-    let mut coming = client.disk(&from).await?;
-    let (pieces, arriving) = mpsc::channel(UNDER_WAY);
+) -> impl FnOnce(Incoming) -> Result<FilesWritten, FilesError> + Send + 'static {
     let name = name_of(Path::new(path)).map(OsStr::to_owned);
-    let unpacking = spawn_blocking(move || {
+    move |incoming| {
         let wanted = name.as_deref().map_or(Wanted::Contents, Wanted::Named);
         let mut notes = Vec::new();
         let target = Target { path: &to, wanted };
         let modes = Modes::masked(umask());
         // Bounded by the reader.
         let mut note = |text| notes.push(text);
-        let unpacked = unpack(Incoming::new(arriving), target, modes, &mut note)?;
+        let unpacked = unpack(incoming, target, modes, &mut note)?;
         Ok(FilesWritten {
             files: unpacked.files,
             bytes: unpacked.bytes,
             notes,
         })
-    });
-    let mut ended = Ended::watched()?;
-    let broken = loop {
-        let next = tokio::select! {
-            next = coming.next() => next,
-            () = ended.told() => {
-                // What is not whole goes.
-                drop(pieces);
-                let _ = unpacking.await?;
-                bail!("interrupted: what was not whole has been removed");
-            }
-        };
-        match next {
-            Ok(Some(piece)) => {
-                bar.inc(piece.len() as u64);
-                // Gone if it failed, which it says itself.
-                if pieces.send(piece.to_vec()).await.is_err() {
-                    break None;
+    }
+}
+
+/// Writes what comes to standard output as it is.
+fn passed_on(incoming: Incoming) -> Result<FilesWritten, FilesError> {
+    let mut out = io::BufWriter::with_capacity(PIECE, stdout().lock());
+    let done = tee::pass(incoming, &mut out)?;
+    out.flush().map_err(tee::unwritten)?;
+    Ok(done)
+}
+
+/// Copies from a VM: `take` reads the stream.
+async fn fetch(
+    client: &Client,
+    vm: &str,
+    path: &str,
+    bar: &ProgressBar,
+    ended: &mut Ended,
+    take: impl FnOnce(Incoming) -> Result<FilesWritten, FilesError> + Send + 'static,
+) -> anyhow::Result<FilesWritten> {
+    let from = of_files(vm, "archive", &[("path", path)]);
+    let mut coming = interrupted(async { Ok(client.disk(&from).await?) }, ended).await?;
+    let (pieces, arriving) = mpsc::channel(UNDER_WAY);
+    let mut taking = spawn_blocking(move || take(Incoming::new(arriving)));
+    let passing = async {
+        loop {
+            match coming.next().await {
+                Ok(Some(piece)) => {
+                    bar.inc(piece.len() as u64);
+                    // Gone if it failed, which it says itself.
+                    if pieces.send(piece.to_vec()).await.is_err() {
+                        return None;
+                    }
                 }
+                Ok(None) => return None,
+                Err(error) => return Some(error),
             }
-            Ok(None) => break None,
-            Err(error) => break Some(error),
         }
     };
+    let (broken, signal) = tokio::select! {
+        broken = passing => (broken, None),
+        signal = ended.told() => (None, Some(signal)),
+    };
+    // What is not whole goes.
     drop(pieces);
-    match (unpacking.await?, broken) {
+    let taken = match signal {
+        Some(signal) => Err(signal),
+        None => tokio::select! {
+            taken = &mut taking => Ok(taken?),
+            signal = ended.told() => Err(signal),
+        },
+    };
+    let taken = match taken {
+        Ok(taken) => taken,
+        Err(signal) => {
+            let _ = timeout(REMOVED, taking).await;
+            return Err(Interrupted::over(signal, INTERRUPTED).into());
+        }
+    };
+    match (taken, broken) {
         (Ok(copied), _) => Ok(copied),
         (Err(FilesError::Sender(why)), _) => bail!("{vm} gave up: {}", output::line(&why)),
         (Err(FilesError::Short), Some(error)) => Err(error).context("the copy broke off"),
@@ -165,27 +255,6 @@ async fn fetch(
             Err(error).with_context(|| format!("what {vm} sent is refused"))
         }
         (Err(error), _) => Err(error).with_context(|| format!("cannot copy {path} of {vm}")),
-    }
-}
-
-/// Signals that end a copy.
-struct Ended([Signal; 3]);
-
-impl Ended {
-    fn watched() -> anyhow::Result<Self> {
-        let of = |kind| signal(kind).context("cannot handle signals");
-        let (interrupt, terminate) = (of(SignalKind::interrupt())?, of(SignalKind::terminate())?);
-        Ok(Self([interrupt, terminate, of(SignalKind::hangup())?]))
-    }
-
-    /// Waits for one of them. Cancel-safe.
-    async fn told(&mut self) {
-        let [interrupt, terminate, hang_up] = &mut self.0;
-        tokio::select! {
-            _ = interrupt.recv() => {}
-            _ = terminate.recv() => {}
-            _ = hang_up.recv() => {}
-        }
     }
 }
 
@@ -212,20 +281,70 @@ async fn send(
     bar: &ProgressBar,
 ) -> anyhow::Result<FilesWritten> {
     fs::symlink_metadata(&from).with_context(|| format!("cannot read {}", from.display()))?;
-    let to = of_files(vm, "archive", &[("path", path)]);
-    let (pieces, leaving) = mpsc::channel(UNDER_WAY);
-    let packing = spawn_blocking(move || {
+    let give = move |out| {
         let top = name_of(&from).map_or(&b"."[..], |name| name.as_bytes());
         let mut notes = Vec::new();
         let mut note = |text| notes.push(text);
-        let mut writer = Writer::new(Outgoing::new(pieces, PIECE));
+        let mut writer = Writer::new(out);
         pack(&from, top, &mut writer, Noted::Apart(&mut note))?;
         writer.finish()?;
-        Ok::<_, FilesError>(notes)
-    });
+        Ok(notes)
+    };
+    give_away(client, vm, path, bar, give).await
+}
+
+/// Unpacks standard input, a tar stream, in a folder of a VM.
+async fn unpacked_there(
+    client: &Client,
+    vm: &str,
+    path: &str,
+    bar: &ProgressBar,
+) -> anyhow::Result<FilesWritten> {
+    let inside = format!("{}/.", path.trim_end_matches('/'));
+    let stat = of_files(vm, "stat", &[("path", &inside)]);
+    let is_folder = match client.call::<FileEntry>(Method::GET, &stat).await {
+        Ok(entry) => entry.kind == FileKind::Folder,
+        Err(ClientError::Refused(_)) => false,
+        Err(error) => return Err(error.into()),
+    };
+    anyhow::ensure!(
+        is_folder,
+        "a tar stream is unpacked in a folder that exists, and {path} of {vm} is none"
+    );
+    let give = |mut out: Outgoing| {
+        let copied = io::copy(&mut stdin().lock(), &mut out).and_then(|_| out.flush());
+        copied.map_err(|source| {
+            // The guest takes no more, and says why.
+            if source.kind() == io::ErrorKind::BrokenPipe {
+                return FilesError::Stream(source);
+            }
+            let path = "standard input".into();
+            FilesError::Read { path, source }
+        })?;
+        Ok(Vec::new())
+    };
+    give_away(client, vm, &inside, bar, give).await
+}
+
+/// Sends a VM the stream that `give` writes.
+async fn give_away(
+    client: &Client,
+    vm: &str,
+    path: &str,
+    bar: &ProgressBar,
+    give: impl FnOnce(Outgoing) -> Result<Vec<String>, FilesError> + Send + 'static,
+) -> anyhow::Result<FilesWritten> {
+    let to = of_files(vm, "archive", &[("path", path)]);
+    let (pieces, leaving) = mpsc::channel(UNDER_WAY);
+    let packing = spawn_blocking(move || give(Outgoing::new(pieces, PIECE)));
     let sent = client
         .upload::<FilesWritten>(&to, None, Leaving::new(leaving), |bytes| bar.inc(bytes))
         .await;
+    let sent = match sent {
+        // What is read may have no end.
+        Err(UploadError::Client(error)) if !packing.is_finished() => return Err(error.into()),
+        sent => sent,
+    };
     match (packing.await?, sent) {
         (Ok(mut notes), Ok(written)) => {
             notes.extend(written.notes);

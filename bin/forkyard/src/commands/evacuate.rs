@@ -8,7 +8,7 @@
 //! What is left is found out by looking: a command that was ended is begun again, and goes on. A VM
 //! that does not get to one host is tried at another.
 
-use super::vms::{PARTLY, interruptible};
+use super::{signals::interruptible, vms::PARTLY};
 use crate::{
     args::{Format, IfStuck},
     output::{self, json},

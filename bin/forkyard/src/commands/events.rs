@@ -50,11 +50,12 @@ pub async fn events(client: &Client, format: Format, wanted: Events) -> anyhow::
     };
     let mut events = client.host_events(request).await?;
     let mut unread = pin!(output::reader_gone());
+    let mut signals = super::signals::Ended::watched()?;
     loop {
         let next = tokio::select! {
             biased;
             next = events.next() => next,
-            _ = tokio::signal::ctrl_c() => return Ok(ExitCode::from(130)),
+            signal = signals.told() => return Ok(ExitCode::from(signal.saturating_add(128))),
             () = &mut unread => return Ok(ExitCode::from(output::READER_GONE)),
         };
         match next {

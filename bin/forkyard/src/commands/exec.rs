@@ -7,8 +7,9 @@
 //! ```
 
 mod silence;
+mod termination;
 
-use self::silence::Silence;
+use self::{silence::Silence, termination::Termination};
 use super::terminal;
 use crate::{args::Format, output};
 use anyhow::Context;
@@ -116,14 +117,26 @@ pub async fn exec(client: &Client, format: Format, command: Exec) -> anyhow::Res
         // With the channel still open for signals.
         false => _ = input.send(ExecInput::Eof).await,
     }
-    let mut ended = pass_signals_on(input, command.tty)?;
+    let mut signals = pass_signals_on(input, command.tty)?;
     let mut silence = Silence::of(client, &command.vm);
+    let mut termination = Termination::of(client, &command.vm);
     loop {
         let event = tokio::select! {
             event = events.next() => event?,
             never = silence.watch() => match never {},
-            // The command is hung up on with the connection.
-            Some(code) = ended.recv() => return Ok(ExitCode::from(code)),
+            Some(passed) = signals.recv() => match passed {
+                Passed::Terminate => {
+                    termination.begin();
+                    continue;
+                }
+                // The command is hung up on with the connection.
+                Passed::End(code) => return Ok(ExitCode::from(code)),
+            },
+            code = termination.fails() => {
+                let start = if raw.is_some() { "\r" } else { "" };
+                tell!("forkyard: {} does not answer: SIGTERM may not have reached the command, which is given up{start}", command.vm);
+                return Ok(ExitCode::from(code));
+            }
         };
         let event = event.context("the daemon closed the connection before the command ended")?;
         silence.broken();
@@ -131,6 +144,7 @@ pub async fn exec(client: &Client, format: Format, command: Exec) -> anyhow::Res
             window.add_permits(usize::try_from(bytes).unwrap_or_default());
             continue;
         }
+        termination.reached();
         let code = match format {
             Format::Json => show_as_json(&event)?,
             Format::Text => show(event, raw.is_some())?,
@@ -235,12 +249,21 @@ fn pass_input_on(input: mpsc::Sender<ExecInput>, window: Arc<Semaphore>, at_end:
     });
 }
 
-/// Forwards signals and changes of the window size. Returns where the exit code arrives once this
-/// program is to end: at the second signal, or when its terminal is gone.
+/// What a signal means for this program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Passed {
+    /// The command has been told to end.
+    Terminate,
+    /// It is to end, with this status.
+    End(u8),
+}
+
+/// Forwards signals and changes of the window size. Returns where it is told if this program is to
+/// end, at the second signal or when its terminal is gone, or is to look after the command's end.
 fn pass_signals_on(
     input: mpsc::Sender<ExecInput>,
     tty: bool,
-) -> anyhow::Result<mpsc::Receiver<u8>> {
+) -> anyhow::Result<mpsc::Receiver<Passed>> {
     let of = |kind| signal(kind).context("cannot handle signals");
     let (mut interrupt, mut quit) = (of(SignalKind::interrupt())?, of(SignalKind::quit())?);
     let (mut terminate, mut hang_up) = (of(SignalKind::terminate())?, of(SignalKind::hangup())?);
@@ -264,11 +287,14 @@ fn pass_signals_on(
             let number = u8::try_from(number).unwrap_or_default();
             if told || i32::from(number) == libc::SIGHUP {
                 // Nothing receives it if the command has just ended.
-                let _ = end.send(number.saturating_add(128)).await;
+                let _ = end.send(Passed::End(number.saturating_add(128))).await;
                 return;
             }
             told = true;
             send(&input, ExecInput::Signal(number));
+            if i32::from(number) == libc::SIGTERM {
+                let _ = end.send(Passed::Terminate).await;
+            }
         }
     });
     Ok(ended)

@@ -5,8 +5,10 @@
 mod arguments;
 mod bounded;
 mod guest;
+mod lines;
 mod progress;
 mod sessions;
+mod transport;
 mod words;
 
 use crate::{commands::progress::Watched, daemon};
@@ -32,6 +34,7 @@ use rmcp::{
 use serde::Serialize;
 use serde_json::json;
 use std::{path::PathBuf, process::ExitCode};
+use transport::Lines;
 use words::{
     Activate, Exec, Fork, Read, Rm, Run, SessionEnd, SessionRead, SessionWrite, Sessions, Start,
     Write,
@@ -81,7 +84,8 @@ impl Reach {
 
 /// Serves until standard input ends.
 pub async fn serve(reach: Reach) -> anyhow::Result<ExitCode> {
-    let service = Tools { reach }.serve(stdio()).await?;
+    let (from, to) = stdio();
+    let service = Tools { reach }.serve(Lines::new(from, to)).await?;
     service.waiting().await?;
     Ok(ExitCode::SUCCESS)
 }

@@ -1,9 +1,6 @@
 //! `forkyard migrate`.
 
-use super::{
-    events::how_far,
-    vms::{interruptible, spinner},
-};
+use super::{events::how_far, signals::interruptible, vms::spinner};
 use crate::{
     args::{self, Format, Migrate},
     output::json,

@@ -28,6 +28,7 @@ pub mod sessions;
 mod settled;
 mod several;
 pub mod share;
+pub mod signals;
 pub mod substrate;
 mod terminal;
 pub mod ticket;

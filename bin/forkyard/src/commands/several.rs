@@ -1,6 +1,6 @@
 //! `pause`, `resume`, `start`, `restart`, `stop`, `rm`: of several VMs, or of all.
 
-use super::vms::{PARTLY, interruptible};
+use super::{signals::interruptible, vms::PARTLY};
 use crate::{
     args::{Format, Some},
     daemon, output,

@@ -14,7 +14,7 @@ use hyper::Method;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use serde_json::json;
 use std::{
-    fs::File,
+    fs::{self, File},
     io::Write,
     os::unix::fs::FileExt,
     path::{Path, PathBuf},
@@ -100,6 +100,10 @@ fn by_name(file: &Path) -> Option<Kind> {
 
 /// Imports an image.
 pub async fn import(client: &Client, format: Format, wanted: Import) -> anyhow::Result<ExitCode> {
+    if wanted.file.as_os_str() != "-" {
+        fs::metadata(&wanted.file)
+            .with_context(|| format!("cannot read {}", wanted.file.display()))?;
+    }
     let kind = wanted.format.or_else(|| by_name(&wanted.file));
     let Some(kind) = kind else {
         bail!(

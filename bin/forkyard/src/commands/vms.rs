@@ -3,6 +3,7 @@
 use super::{
     independence,
     progress::{self, Watched},
+    signals::interruptible,
     substrate,
 };
 use crate::{
@@ -52,25 +53,8 @@ impl Impatient {
     }
 }
 
-/// The user interrupted a command whose work goes on.
-#[derive(Debug, thiserror::Error)]
-#[error("interrupted; it goes on: {0}")]
-pub struct Interrupted(pub &'static str);
-
 /// Advice about a VM or checkpoint that is being made.
 pub const MADE: &str = "`forkyard ps` shows what comes of it, `forkyard rm` ends it";
-
-/// Awaits work that goes on without this program; on Ctrl-C says so, and what to do then.
-pub async fn interruptible<T>(
-    then: &'static str,
-    work: impl Future<Output = T>,
-) -> Result<T, Interrupted> {
-    tokio::select! {
-        biased;
-        done = work => Ok(done),
-        _ = tokio::signal::ctrl_c() => Err(Interrupted(then)),
-    }
-}
 
 impl Patience {
     /// A request's path, with what it says of waiting.
@@ -355,7 +339,7 @@ pub async fn inspect(client: &Client, format: Format, vm: &str) -> anyhow::Resul
 
 #[cfg(test)]
 mod tests {
-    use super::*;
+    use super::{super::signals::Interrupted, *};
     use nix::sys::signal::{Signal, raise};
 
     #[tokio::test]
@@ -368,7 +352,7 @@ mod tests {
         let begun = async {
             // Not before the signal is listened for.
             tokio::task::yield_now().await;
-            raise(Signal::SIGINT).expect("to itself");
+            raise(Signal::SIGTERM).expect("to itself");
             std::future::pending::<Result<(), ClientError>>().await
         };
         let error = patience.wait(begun).await.expect_err("interrupted");

@@ -1,6 +1,6 @@
 //! `wait`: until a VM is as it is wanted.
 
-use super::vms::{Impatient, interruptible};
+use super::{signals::interruptible, vms::Impatient};
 use crate::{args::Format, output};
 use anyhow::bail;
 use clap::{Args, ValueEnum};

@@ -3,6 +3,7 @@
 
 use super::{ArchiveError, digest::Digest, error::unreadable};
 use forkyard_files::{Kind, Reader};
+use forkyard_types::plainly;
 use serde::de::DeserializeOwned;
 use std::{
     collections::BTreeMap,
@@ -151,9 +152,9 @@ impl Parts {
         let mut text = Vec::new();
         from.read_to_end(&mut text)
             .map_err(|source| ArchiveError::Tar { source })?;
-        serde_json::from_slice(&text).map_err(|source| ArchiveError::Json {
+        serde_json::from_slice(&text).map_err(|error| ArchiveError::Json {
             name: name(),
-            source,
+            why: plainly(&error.to_string()),
         })
     }
 }

@@ -151,12 +151,12 @@ pub enum ArchiveError {
         name: String,
     },
     /// A part is not JSON, or lacks something.
-    #[error("{name} is not what it should be")]
+    #[error("{name} is not what it should be: {why}")]
     Json {
         /// The part.
         name: String,
         /// Fault that was found.
-        source: serde_json::Error,
+        why: String,
     },
     /// A part is not the one that was meant.
     #[error("{name} is corrupt: its checksum is {found}, not {wanted}")]
@@ -178,6 +178,9 @@ pub enum ArchiveError {
         /// The one it should have.
         wanted: u64,
     },
+    /// It names no image at all.
+    #[error("the archive has no image: its index is empty")]
+    Empty,
     /// None of its images is for this machine.
     #[error(
         "the archive has images for {}, and guests here run linux/amd64 up to v{level}: make one with \

@@ -230,7 +230,10 @@ fn from_layout(parts: &Parts, level: u8) -> Result<Chosen, ArchiveError> {
     }) = ours.pop()
     else {
         let found = others;
-        return Err(ArchiveError::Platform { found, level });
+        return Err(match found.is_empty() {
+            true => ArchiveError::Empty,
+            false => ArchiveError::Platform { found, level },
+        });
     };
     let mut layers = Vec::new();
     for layer in &manifest.layers {

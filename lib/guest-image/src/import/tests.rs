@@ -1,7 +1,9 @@
 use super::*;
 use layer::tests::Crafted;
 use serde_json::{Value, json};
-use std::{collections::BTreeMap, os::unix::fs::MetadataExt, process::Command};
+use std::{
+    collections::BTreeMap, os::unix::fs::MetadataExt, process::Command, sync::mpsc, time::Duration,
+};
 use tempfile::TempDir;
 
 mod hostile;
@@ -332,10 +334,18 @@ fn what_is_no_archive_of_an_image_is_refused_by_what_it_is() {
     let error = refused(OCI, b"no tar at all");
     assert!(matches!(error, ImportError::Archive(_)), "{error:?}");
     let mut oci = Oci::new();
-    oci.parts.insert("index.json".into(), b"{".to_vec());
+    oci.parts.insert("index.json".into(), b"[[[[".to_vec());
+    let error = refused(OCI, &oci.packed());
+    let ImportError::Archive(ArchiveError::Json { why, .. }) = error else {
+        panic!("{error:?}");
+    };
+    // Not in the words of the parser.
+    assert!(!why.contains("EOF") && !why.contains("struct"), "{why}");
+    let mut oci = Oci::new();
+    oci.manifests.clear();
     let error = refused(OCI, &oci.packed());
     assert!(
-        matches!(error, ImportError::Archive(ArchiveError::Json { .. })),
+        matches!(error, ImportError::Archive(ArchiveError::Empty)),
         "{error:?}"
     );
     let mut oci = Oci::new();
@@ -485,4 +495,35 @@ fn what_a_killed_import_left_is_swept_away_and_one_under_way_is_not() {
     cache.sweep().expect("swept");
     assert!(running.dir().exists() && !removed.exists());
     assert_eq!(list(&cache.dir.join("tmp")).expect("listed").len(), 1);
+    drop(running);
+    // Programs that other tests start hold copies of it for a moment.
+    for _ in 0..1000 {
+        cache.sweep().expect("swept");
+        if list(&cache.dir.join("lock")).expect("listed").is_empty() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    }
+    panic!("a lock is left");
+}
+
+#[test]
+fn a_lock_that_was_removed_meanwhile_is_made_anew_and_keeps_others_out() {
+    let (_dir, cache) = cache();
+    let first = Workplace::enter(&cache.dir, "import-a", &mut |_| {}).expect("entered");
+    let (waiting, waits) = mpsc::channel();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let second = Workplace::enter(&cache.dir, "import-a", &mut |_| {
+                waiting.send(()).expect("the first is there");
+            });
+            let second = second.expect("entered");
+            let third = File::open(cache.dir.join("lock/import-a")).expect("there");
+            third.try_lock().expect_err("it is held");
+            drop(second);
+        });
+        waits.recv_timeout(Duration::from_secs(60)).expect("waits");
+        fs::remove_file(cache.dir.join("lock/import-a")).expect("removed");
+        drop(first);
+    });
 }

@@ -10,7 +10,7 @@ use super::files;
 use forkyard_types::{Identity, VmId};
 use std::{
     fs, io,
-    net::Ipv4Addr,
+    net::{IpAddr, Ipv4Addr},
     path::{Path, PathBuf},
 };
 
@@ -48,8 +48,13 @@ impl Etc<'_> {
         self.0.join(path)
     }
 
+    /// A link is replaced: it may lead to any file of the image's.
     fn put(&self, path: &str, text: &str) -> io::Result<()> {
-        files::put(self.at(path), text)
+        let path = self.at(path);
+        if path.is_symlink() {
+            fs::remove_file(&path)?;
+        }
+        files::put(path, text)
     }
 
     /// Often a link to the first.
@@ -78,26 +83,29 @@ impl Etc<'_> {
             return Ok(());
         }
         // A link, as a rule, to what some service would write if it ran.
-        if path.is_symlink() {
-            fs::remove_file(&path)?;
-        }
-        files::put(path, lines)
+        self.put("etc/resolv.conf", &lines)
     }
 
     /// A VM can look its own name up.
     fn set_hosts(&self, identity: &Identity) -> io::Result<()> {
         let path = self.at("etc/hosts");
         let old = files::text(&path).unwrap_or_else(|_| "127.0.0.1 localhost\n".to_owned());
+        let is_link = path.is_symlink();
+        // Of a file that may be any only what hosts(5) has.
+        let is_host = |line: &str| {
+            let first = line.split_whitespace().next();
+            first.is_none_or(|word| word.starts_with('#') || word.parse::<IpAddr>().is_ok())
+        };
         let mut text: String = old
             .lines()
-            .filter(|line| !line.ends_with(MARK))
+            .filter(|line| !line.ends_with(MARK) && (!is_link || is_host(line)))
             .map(|line| format!("{line}\n"))
             .collect();
         text.push_str(&format!(
             "{} {} {MARK}\n",
             identity.address.ip, identity.name
         ));
-        files::put(path, text)
+        self.put("etc/hosts", &text)
     }
 }
 
@@ -159,6 +167,29 @@ mod tests {
         assert_eq!(text("etc/hostname"), "p-1\n");
         assert_eq!(text("etc/resolv.conf"), "nameserver 10.64.0.1\n");
         assert_eq!(text("etc/hosts"), "::1 x\n10.64.0.3 p-1 # forkyard\n");
+    }
+
+    #[test]
+    fn nothing_is_written_where_a_link_of_the_images_leads() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path();
+        fs::create_dir(root.join("etc")).expect("made");
+        let users = "root:x:0:0::/root:/bin/sh\n";
+        fs::write(root.join("etc/passwd"), users).expect("written");
+        for name in ["hosts", "hostname", "machine-id", "resolv.conf"] {
+            symlink("passwd", root.join("etc").join(name)).expect("linked");
+        }
+        assert_eq!(write(root, &identity()), Vec::<String>::new());
+        let text = |path: &str| fs::read_to_string(root.join("etc").join(path)).expect(path);
+        assert_eq!(text("passwd"), users);
+        assert_eq!(text("hosts"), "10.64.0.3 p-1 # forkyard\n");
+        assert_eq!(text("hostname"), "p-1\n");
+        // A link to names of hosts keeps them.
+        fs::write(root.join("etc/names"), "# ours\n::1 x\n").expect("written");
+        fs::remove_file(root.join("etc/hosts")).expect("removed");
+        symlink("names", root.join("etc/hosts")).expect("linked");
+        assert_eq!(write(root, &identity()), Vec::<String>::new());
+        assert_eq!(text("hosts"), "# ours\n::1 x\n10.64.0.3 p-1 # forkyard\n");
     }
 
     #[test]

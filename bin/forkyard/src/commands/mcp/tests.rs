@@ -29,8 +29,9 @@ impl Session {
         let reach = Reach::There(client.expect("no TLS in it"));
         let (ours, theirs) = duplex(1 << 16);
         tokio::spawn(async move {
+            let (from, to) = split(theirs);
             let service = Tools { reach }
-                .serve(split(theirs))
+                .serve(Lines::new(from, to))
                 .await
                 .expect("a session");
             service.waiting().await.expect("its end")
@@ -227,6 +228,62 @@ async fn call_without_parameters_is_told_that_they_are_wrong() {
         let answer = session.until(|message| message["id"] == id).await;
         assert_eq!(answer["error"]["code"], code, "{answer}");
     }
+}
+
+#[tokio::test]
+async fn every_line_that_is_no_message_is_answered_and_the_session_goes_on() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut session = Session::new(&dir.path().join("none.sock")).await;
+    for (line, code, id) in [
+        (
+            &br#"{"jsonrpc":"1.0","id":3,"method":"ping"}"#[..],
+            -32600,
+            json!(3),
+        ),
+        (br#"{"jsonrpc":"2.0","id":5,"method":5}"#, -32600, json!(5)),
+        (
+            br#"{"jsonrpc":"2.0","id":6,"method":"ping","params":5}"#,
+            -32600,
+            json!(6),
+        ),
+        (b"[]", -32600, json!(null)),
+        (b"not json", -32700, json!(null)),
+        (b"\xff", -32700, json!(null)),
+        (&vec![b'['; 100_000], -32700, json!(null)),
+    ] {
+        session.to.write_all(line).await.expect("written");
+        session.to.write_all(b"\n").await.expect("written");
+        let told = session.until(|_| true).await;
+        assert_eq!(
+            (told["error"]["code"].as_i64(), &told["id"]),
+            (Some(code), &id),
+            "{told}"
+        );
+        assert!(told.get("id").is_some(), "{told}");
+    }
+    session.ask(9, "ping", json!({})).await;
+    let told = session.until(|_| true).await;
+    assert_eq!((&told["id"], &told["result"]), (&json!(9), &json!({})));
+}
+
+#[tokio::test]
+async fn an_id_under_way_is_not_taken_twice() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let socket = dir.path().join("api.sock");
+    let mut requests = daemon(&socket);
+    let mut session = Session::new(&socket).await;
+    let call = json!({ "name": "rm", "arguments": { "vm": "p" } });
+    session.ask(1, "tools/call", call.clone()).await;
+    let (_, mut stream) = asked(&mut requests).await;
+    session.ask(1, "tools/call", call.clone()).await;
+    let told = session.until(|message| message["id"] == 1).await;
+    assert_eq!(told["error"]["code"], -32600, "{told}");
+    answer(&mut stream, &vm("p")).await;
+    let told = session.until(|message| message["id"] == 1).await;
+    assert!(told.get("result").is_some(), "{told}");
+    // It may be used again.
+    session.ask(1, "tools/call", call).await;
+    asked(&mut requests).await;
 }
 
 #[tokio::test]
