@@ -3,7 +3,7 @@
 use super::path;
 use crate::{
     args::{self, Format},
-    commands::vms::{interruptible, spinner},
+    commands::{signals::interruptible, vms::spinner},
     output,
 };
 use forkyard_api_client::Client;
