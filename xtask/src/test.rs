@@ -167,7 +167,7 @@ fn again(job: &Job, results: &mut Results) -> bool {
     });
     let failed: Vec<_> = second.failed().map(|(_, test)| test.to_owned()).collect();
     let ran = second.total();
-    if ran.passed + ran.skipped + ran.failed != tests.len() as u32 {
+    if ran.passed + ran.skipped + ran.failed != u32::try_from(tests.len()).unwrap_or(u32::MAX) {
         return false;
     }
     for test in tests.iter().filter(|test| !failed.contains(test)) {
