@@ -10,6 +10,8 @@
 //! They take one slot together. Dropped, they are ended as any host is. What can
 //! be done to their network is in `faults`.
 
+mod introduce;
+
 use crate::{
     Host, Process, Steps,
     host::woken,
@@ -19,7 +21,7 @@ use crate::{
 use forkyard_etcd::server::Server;
 use forkyard_placement::slurm::server as slurm;
 use forkyard_testnet::{Link, Network};
-use forkyard_types::{TokenGrant, VmView};
+use forkyard_types::VmView;
 use nix::{
     mount::{MsFlags, mount, umount},
     sys::signal::{Signal, kill},
@@ -462,28 +464,6 @@ impl Cluster {
             unmounted.expect("nobody uses it");
         }
         self.hosts.iter().for_each(Host::nothing_left);
-    }
-
-    /// Gives each a token of all the others.
-    fn introduce(&self) {
-        let grants: Vec<TokenGrant> = self
-            .hosts
-            .iter()
-            .map(|host| host.json(["token", "create", "peers"]))
-            .collect();
-        for host in &self.hosts {
-            let entries = (0u8..).zip(&grants).map(|(number, grant)| {
-                let remote = grant.remote.as_ref().expect("it listens");
-                format!(
-                    "[peer.h{number}]\nurl = \"https://{}:{API}\"\ntoken = \"{}\"\ntrust = \"{}\"\n",
-                    address(number),
-                    grant.token.0,
-                    remote.fingerprint
-                )
-            });
-            let text: String = entries.collect();
-            fs::write(host.folder().join("peers.toml"), text).expect("written");
-        }
     }
 }
 

@@ -1,11 +1,18 @@
 //! Files in and out, and what a guest says on its console.
 
-use forkyard_e2e::Host;
+use forkyard_e2e::{Host, eventually};
+use nix::{
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::signal::Signal,
+};
 use std::{
-    fs,
-    os::unix::{
-        fs::{MetadataExt, PermissionsExt},
-        net::UnixListener,
+    fs::{self, File},
+    os::{
+        fd::AsFd,
+        unix::{
+            fs::{MetadataExt, PermissionsExt},
+            net::UnixListener,
+        },
     },
 };
 
@@ -100,6 +107,20 @@ fn files_and_folders_are_copied_in_and_out_whole_or_not_at_all(host: &Host) {
         assert!(told.contains(why), "{words:?}: {told}");
     }
     host.sh("p", "rm /m/fifo");
+    // A reader that takes nothing does not keep it from being ended.
+    let fifo = path("fifo");
+    nix::unistd::mkfifo(fifo.as_str(), nix::sys::stat::Mode::S_IRWXU).expect("made");
+    let reader = File::options().read(true).write(true).open(&fifo);
+    let reader = reader.expect("opened");
+    let copying = host.start(["cp", "p:/m/there/deep/large", &fifo], "");
+    eventually("it to write", || {
+        let mut some = [PollFd::new(reader.as_fd(), PollFlags::POLLIN)];
+        poll(&mut some, PollTimeout::ZERO).is_ok_and(|ready| ready > 0)
+    });
+    copying.signal(Signal::SIGTERM);
+    copying.wait().exited(143);
+    drop(reader);
+    fs::remove_file(&fifo).expect("removed");
     // As a tar stream.
     let stream = host.start(["cp", "p:/m/run", "-"], "").wait().exited(0);
     host.sh("p", "mkdir /m/tar");

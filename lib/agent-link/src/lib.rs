@@ -11,6 +11,7 @@
 //! async; the guest's blocks, and is free of tokio. Permission to ask is
 //! decided by the receiver of a call, not here.
 
+mod ask;
 mod client;
 mod frame;
 mod frames;
@@ -22,6 +23,7 @@ mod sync;
 #[cfg(feature = "host")]
 mod host;
 
+pub use ask::*;
 pub use client::{CallError, Checkpointing, Client, Cloning, IDENTITY_FILE, SOCKET, SOCKET_ENV};
 pub use frame::{Decoder, EncodeError, FrameError, MAX_PAYLOAD, encode};
 pub use frames::{Frames, MOST_FRAMES, joined};

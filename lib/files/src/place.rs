@@ -151,7 +151,7 @@ impl Target<'_> {
     }
 }
 
-/// What takes a file's content itself.
+/// Destination that takes a file's content itself.
 fn into(first: Option<Vec<u8>>, path: PathBuf) -> Result<Base, FilesError> {
     Ok(Base {
         dir: folder_at(Path::new("."))?,

@@ -18,7 +18,7 @@ use std::{
 const MODE: u32 = 0o711;
 /// File that the living daemon has locked.
 const LOCK: &str = "lock";
-/// What a folder of sockets or of records holds that is Forkyard's, be it what came there before
+/// Entries of a folder of sockets or of records that is Forkyard's, be they what came there before
 /// the daemon.
 const OURS: [&str; 15] = [
     LOCK,

@@ -42,7 +42,7 @@ const PIECE: usize = 256 << 10;
 const UNDER_WAY: usize = 4;
 /// Time in which what is not whole is removed after a signal: what is written into may take no more.
 const REMOVED: Duration = Duration::from_secs(5);
-/// What a signal leaves of a copy.
+/// Words on what a signal leaves of a copy.
 const INTERRUPTED: &str = "what was not whole has been removed";
 /// Word for standard input or output as a tar stream.
 const PIPE: &str = "-";

@@ -249,12 +249,12 @@ fn pass_input_on(input: mpsc::Sender<ExecInput>, window: Arc<Semaphore>, at_end:
     });
 }
 
-/// What a signal means for this program.
+/// Meaning of a signal for this program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Passed {
     /// The command has been told to end.
     Terminate,
-    /// It is to end, with this status.
+    /// End with this status.
     End(u8),
 }
 

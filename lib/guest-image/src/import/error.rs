@@ -178,7 +178,7 @@ pub enum ArchiveError {
         /// The one it should have.
         wanted: u64,
     },
-    /// It names no image at all.
+    /// An index without images.
     #[error("the archive has no image: its index is empty")]
     Empty,
     /// None of its images is for this machine.

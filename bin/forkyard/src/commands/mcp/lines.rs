@@ -21,7 +21,7 @@ pub enum Line {
     Message(Box<RxJsonRpcMessage<RoleServer>>),
     /// Nothing that concerns this server.
     Nothing,
-    /// What is wrong, to be told.
+    /// Refusal, to be told.
     Wrong(Value),
 }
 

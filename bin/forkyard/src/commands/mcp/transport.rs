@@ -30,7 +30,7 @@ use tokio::{
 /// Lines that wait to be written.
 const WAITING: usize = 16;
 
-/// A line to be written, and who is told of it.
+/// A line to be written, and where that is reported.
 type Outgoing = (Vec<u8>, oneshot::Sender<io::Result<()>>);
 
 /// A client's lines.
