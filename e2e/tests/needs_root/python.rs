@@ -297,7 +297,7 @@ def unpack(*entries):
             stream.addfile(entry, io.BytesIO(b"bad"))
     sent.seek(0)
     with tempfile.TemporaryDirectory(dir=into) as half:
-        list(unpacking(sent, half, "evil"))
+        list(unpacking(sent, half, "evil", {}))
         return sorted(os.listdir(pathlib.Path(half) / "it"))
 
 FILE, FOLDER, LINK, SAME = tarfile.REGTYPE, tarfile.DIRTYPE, tarfile.SYMTYPE, tarfile.LNKTYPE
