@@ -76,14 +76,14 @@ pub struct RunRequest {
     #[serde(default)]
     #[cfg_attr(
         feature = "schema",
-        schema(value_type = u64, minimum = 67_108_864, maximum = 1_099_511_627_776_u64, multiple_of = 1_048_576)
+        schema(value_type = u64, minimum = 83_886_080, maximum = 1_099_511_627_776_u64, multiple_of = 1_048_576)
     )]
     pub memory: Option<ByteCount>,
     /// Memory in MiB, as it was said before. Not with `memory`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(
         feature = "schema",
-        schema(deprecated, minimum = 64, maximum = 1_048_576)
+        schema(deprecated, minimum = 80, maximum = 1_048_576)
     )]
     pub memory_mib: Option<u64>,
     /// Clones to keep warm, so that a fork of that many need not start QEMU.

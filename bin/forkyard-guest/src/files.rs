@@ -196,7 +196,11 @@ fn read(path: &Path, offset: &str, limit: &str) -> Result<(), Failure> {
     // To the end of what there is, whatever size it is said to have.
     while left > 0 {
         let most = usize::try_from(left).unwrap_or(PIECE).min(PIECE);
-        let read = file.read(&mut buffer[..most]).map_err(fault)?;
+        let read = match file.read(&mut buffer[..most]) {
+            // More may come, as of /proc/kmsg: that is all there is now.
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
+            read => read.map_err(fault)?,
+        };
         if read == 0 {
             break;
         }

@@ -128,6 +128,12 @@ fn a_vm_is_waited_for_until_it_is_as_it_is_wanted() {
     assert_ne!(again.pid, first.pid);
     let none = host.start(["restart", "p", "nobody"], "").wait().exited(3);
     assert!(none.stderr.contains("nobody"), "{}", none.stderr);
+    host.fork("p", 1);
+    let (p, clone) = (host.vm("p").pid, host.vm("p-1").pid);
+    let refused = host.fails(["restart", "p", "p-1"]);
+    assert!(refused.contains("nothing was stopped"), "{refused}");
+    assert_eq!((host.vm("p").pid, host.vm("p-1").pid), (p, clone));
+    host.ok(["rm", "p-1"]);
     let removed = host.start(["wait", "p", "--until", "removed"], "");
     host.ok(["rm", "p"]);
     removed.wait().exited(0);

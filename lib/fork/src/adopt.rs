@@ -38,6 +38,12 @@ impl Host {
         records
             .iter()
             .for_each(|record| self.registry().occupy(record));
+        // Of those that run it is known later which slice they write.
+        let is_still =
+            |record: &&VmRecord| matches!(record.state, VmState::Stopped | VmState::Checkpoint);
+        for record in records.iter().filter(is_still) {
+            self.seal_frozen(record);
+        }
         self.restore_networks(&records).await?;
         // Those are waited for together: one that is silent must not make all
         // the others wait.

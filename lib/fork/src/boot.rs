@@ -34,7 +34,7 @@ const KNOWN_DELAYS: &str = " lpj=20000000";
 /// vCPUs of a VM.
 pub(crate) const VCPUS: std::ops::RangeInclusive<u8> = 1..=64;
 /// MiB of memory of a VM.
-pub(crate) const MEMORY_MIB: std::ops::RangeInclusive<u64> = 64..=1 << 20;
+pub(crate) const MEMORY_MIB: std::ops::RangeInclusive<u64> = 80..=1 << 20;
 
 /// Builds the command line of a guest's kernel.
 fn command_line(mitigations: bool, accel: Accel) -> String {

@@ -12,7 +12,7 @@ use crate::{
 };
 use forkyard_disk::{Access, copy_template, seal, set_access};
 use forkyard_records::VmRecord;
-use forkyard_types::{ByteCount, ImageId, VolumeAt};
+use forkyard_types::{ByteCount, ImageId, VmState, VolumeAt};
 use forkyard_vm::{RunningVm, Vm};
 use forkyard_vmm::{Limits, Machine, MachineSpec, Nic, Overlay, Owner};
 use futures::{
@@ -237,7 +237,9 @@ impl Host {
     /// Makes sure that no VM can write the slices that a VM's active one lies over. One that cannot be
     /// sealed now is when the VM is taken over or forked again.
     pub(crate) fn seal_frozen(&self, record: &VmRecord) {
-        for slice in record.chain.iter().skip(1) {
+        // Nothing writes a checkpoint.
+        let written = usize::from(record.state != VmState::Checkpoint);
+        for slice in record.chain.iter().skip(written) {
             if let Err(error) = seal(slice) {
                 tracing::warn!(slice = %slice.display(), error = &error as &dyn std::error::Error, "not sealed");
             }

@@ -20,7 +20,7 @@ const MODE: u32 = 0o711;
 const LOCK: &str = "lock";
 /// Entries of a folder of sockets or of records that is Forkyard's, be they what came there before
 /// the daemon.
-const OURS: [&str; 15] = [
+const OURS: [&str; 14] = [
     LOCK,
     "api.sock",
     "cluster",
@@ -33,7 +33,6 @@ const OURS: [&str; 15] = [
     "substrates",
     "substrate.key",
     "tls",
-    "vms",
     "volume-keys",
     "volumes",
 ];
@@ -151,7 +150,9 @@ fn refuse_foreign(folder: &Path) -> Result<(), HostError> {
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
         Err(error) => return Err(HostError::io("read", folder)(error)),
     };
-    let mut names = entries.flatten().map(|entry| entry.file_name()).peekable();
+    let names = entries.flatten().map(|entry| entry.file_name());
+    // Of a disk of its own.
+    let mut names = names.filter(|name| name != "lost+found").peekable();
     let is_ours = names.peek().is_none()
         || names.any(|name| OURS.iter().any(|ours| name.as_bytes() == ours.as_bytes()));
     match is_ours {
@@ -241,5 +242,66 @@ fn lock(path: &Path, made: &mut Vec<PathBuf>) -> Result<Option<File>, HostError>
             }
             return Ok(Some(file));
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_folder_that_holds_other_things_is_refused_and_a_new_disk_is_not() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let add = |name: &str| fs::create_dir(folder.path().join(name)).expect("made");
+        let verdict = || refuse_foreign(folder.path());
+        verdict().expect("empty");
+        add("lost+found");
+        verdict().expect("a new disk");
+        add("vms");
+        let refused = verdict().expect_err("anybody may have a folder of that name");
+        assert!(refused.to_string().contains("other things"), "{refused}");
+        fs::write(folder.path().join("forkyard.db"), "").expect("written");
+        verdict().expect("ours");
+        refuse_foreign(&folder.path().join("none")).expect("none yet");
+    }
+
+    #[test]
+    fn what_a_failed_start_made_goes_again_and_nothing_else() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let at = |name: &str| folder.path().join(name);
+        fs::create_dir(at("there")).expect("made");
+        let folders = Folders {
+            bin: at("bin"),
+            state: at("new/state"),
+            run: at("there"),
+            cache: at("cache"),
+            share: at("share"),
+        };
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("set");
+        let held = Held::take(&folders).expect("taken");
+        assert!(matches!(
+            Held::take(&folders),
+            Err(HostError::Locked { .. })
+        ));
+        let other = Folders {
+            run: at("other"),
+            ..folders.clone()
+        };
+        let refused = Held::take(&other).expect_err("the records are taken");
+        assert!(matches!(refused, HostError::StateLocked { run, .. } if run == folders.run));
+        assert!(!at("other").exists());
+        held.undo();
+        let left: Vec<_> = fs::read_dir(folder.path())
+            .expect("read")
+            .flatten()
+            .collect();
+        assert_eq!(left.len(), 1, "{left:?}");
+        assert_eq!(fs::read_dir(at("there")).expect("read").count(), 0);
+        let one = Folders {
+            run: folders.state.clone(),
+            ..folders
+        };
+        let refused = Held::take(&one).expect_err("one folder for both");
+        assert!(refused.to_string().contains("are one"), "{refused}");
     }
 }

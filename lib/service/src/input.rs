@@ -2,6 +2,7 @@
 
 use crate::{
     bodies::{self, Budget},
+    lines::Lines,
     reply::Refusal,
 };
 use axum::{
@@ -30,7 +31,7 @@ impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Input<T> {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
-        refuse_too_large(&request)?;
+        let request = not_too_large(request)?;
         if let Some(budget) = request.extensions().get::<Budget>().cloned() {
             budget.take(bodies::length(&request)).await?;
         }
@@ -86,7 +87,7 @@ impl<S: Send + Sync> FromRequest<S> for Raw {
     type Rejection = Refusal;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, Refusal> {
-        refuse_too_large(&request)?;
+        let request = not_too_large(request)?;
         match Bytes::from_request(request, state).await {
             Ok(body) => Ok(Self(body)),
             Err(rejection) if rejection.status() == StatusCode::PAYLOAD_TOO_LARGE => {
@@ -149,12 +150,18 @@ pub fn at_most(bytes: usize) -> (DefaultBodyLimit, Extension<Most>) {
     (DefaultBodyLimit::max(bytes), Extension(Most(bytes)))
 }
 
-/// Refuses a body by the length that it is said to have, before any of it is read.
-fn refuse_too_large(request: &Request) -> Result<(), Refusal> {
-    let most = request.extensions().get::<Most>();
-    match most.zip(bodies::length(request)) {
-        Some((Most(most), length)) if length > *most => Err(too_large()),
-        Some(_) | None => Ok(()),
+/// Refuses a body by the length that it is said to have, before any of it is read. One that is not far
+/// too large is read afterwards, and discarded: its client sends all of it before it hears the answer.
+fn not_too_large(request: Request) -> Result<Request, Refusal> {
+    let most = request.extensions().get::<Most>().copied();
+    match most.zip(bodies::length(&request)) {
+        Some((Most(most), length)) if length > most => {
+            if length <= bodies::INPUT {
+                tokio::spawn(Lines::new(request.into_body().into_data_stream()).drain());
+            }
+            Err(too_large())
+        }
+        Some(_) | None => Ok(request),
     }
 }
 

@@ -111,7 +111,7 @@ impl VmError {
         Some(match self {
             Self::Unknown { .. } => "`forkyard ps` lists the VMs",
             Self::NotRunning { .. } => {
-                "`forkyard start` boots one that has stopped; `forkyard rm` removes it"
+                "`forkyard start` boots one that has stopped, unless it is a clone; `forkyard rm` removes it"
             }
             Self::Paused { .. } => "`forkyard resume` lets it go on",
             Self::Silent { .. } => {

@@ -6,7 +6,7 @@ use crate::{
     daemon, output,
 };
 use forkyard_api_client::{Client, ClientError, of_vm};
-use forkyard_types::{ErrorKind, ListedVm, VmView};
+use forkyard_types::{ApiError, ErrorKind, ListedVm, VmView};
 use hyper::Method;
 use std::{collections::BTreeSet, path::Path, process::ExitCode};
 
@@ -45,6 +45,15 @@ pub async fn restart(
     format: Format,
     vms: Vec<String>,
 ) -> anyhow::Result<ExitCode> {
+    // Before any of them is stopped: a clone could not be started again.
+    for vm in &vms {
+        // One that there is not is told of with the others.
+        if let Ok(about) = client.call::<VmView>(Method::GET, &of_vm(vm, "")).await
+            && about.parent.is_some()
+        {
+            return Err(ClientError::Refused(no_boot(&about)).into());
+        }
+    }
     for vm in &vms {
         let path = of_vm(vm, "stop");
         let stopped = client.call::<VmView>(Method::POST, &path);
@@ -55,6 +64,18 @@ pub async fn restart(
         }
     }
     start(client, format, Some { vms, all: false }).await
+}
+
+/// Refusal to restart a clone, or what was woken from one.
+fn no_boot(vm: &VmView) -> ApiError {
+    ApiError {
+        kind: ErrorKind::Conflict,
+        message: format!(
+            "{} is a clone, and has no boot of its own that could be repeated; nothing was stopped",
+            vm.name
+        ),
+        hint: Some("fork its parent or a checkpoint again".to_owned()),
+    }
 }
 
 /// Powers VMs off.

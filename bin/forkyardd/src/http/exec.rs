@@ -127,7 +127,14 @@ async fn streamed(request: Request) -> Result<(ExecRequest, Following), Refusal>
         budget.take(Some(LINE)).await?;
     }
     let mut lines = Lines::new(request.into_body().into_data_stream());
-    let first = lines.command().await?;
+    let first = match lines.command().await {
+        Ok(first) => first,
+        Err(refusal) => {
+            // The client would hear of a broken connection, and not of this, while it sends.
+            tokio::spawn(lines.drain());
+            return Err(refusal);
+        }
+    };
     let first = first.ok_or_else(|| refused("the body is empty: its first line is the request"))?;
     let request = understood(&first)?;
     Ok((request, Following::Input(follow(lines))))
