@@ -320,6 +320,7 @@ fn what_cannot_be_an_image_is_refused_and_leaves_nothing() {
     );
     fs::write(path("empty.img"), vec![0; 1 << 20]).expect("written");
     fs::write(path("archive.tar"), vec![0; 10_240]).expect("written");
+    fs::write(path("plain"), vec![0; 10_240]).expect("written");
     for (words, why) in [
         (["image", "import", "x", &over], "another file"),
         (
@@ -332,7 +333,8 @@ fn what_cannot_be_an_image_is_refused_and_leaves_nothing() {
             "neither index.json",
         ),
         (["image", "import", "x", &path("none.img")], "cannot read"),
-        (["image", "import", "x", &path("none")], "--format"),
+        (["image", "import", "x", &path("none")], "cannot read"),
+        (["image", "import", "x", &path("plain")], "--format"),
         (["image", "export", "x", &path("out")], "no image"),
     ] {
         let told = host.fails(words);
