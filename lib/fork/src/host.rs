@@ -388,8 +388,7 @@ impl Host {
 
     /// Removes a built guest image, unless a VM uses it.
     pub async fn remove_image(&self, name: &str) -> Result<GuestImage, HostError> {
-        // One of ours may be booting from it, to be kept, and goes when that is done.
-        drop(self.docks.lock().await);
+        drop(self.docks.lock().await); // One of ours may be booting from it, to be kept.
         let vms = self.registry().all();
         if let Some(vm) = vms.iter().find(|vm| vm.record().image == name) {
             return Err(HostError::ImageInUse {
