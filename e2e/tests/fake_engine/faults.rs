@@ -208,8 +208,11 @@ fn a_daemon_that_is_told_to_end_while_it_starts_leaves_nothing() {
         (80, Signal::SIGHUP),
         (160, Signal::SIGTERM),
     ] {
+        let lock = host.folder().join("run/lock");
+        let _ = fs::remove_file(&lock);
         let daemon = host.start_program("forkyardd", [""; 0], "");
-        eventually("it to handle signals", || daemon.handles_interrupts());
+        // It takes over the host from now on.
+        eventually("it to begin", || lock.exists());
         sleep(Duration::from_millis(wait));
         daemon.signal(signal);
         daemon.wait();

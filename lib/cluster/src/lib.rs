@@ -27,6 +27,8 @@ mod report;
 mod roll;
 mod tenancy;
 mod tenure;
+#[cfg(test)]
+mod testing;
 mod volumes;
 
 pub use admin::Force;

@@ -74,36 +74,14 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{PlainEtcd, Reach, Settings};
+    use crate::testing::founded;
     use forkyard_etcd::server::Server;
-    use forkyard_types::{ByteCount, Room};
-    use std::{net::Ipv4Addr, time::Duration};
 
     #[tokio::test]
     async fn a_number_is_one_familys_until_nobody_has_had_a_vm_of_it_for_a_while() {
         let server = Server::start().expect("etcd");
         let folder = tempfile::tempdir().expect("a folder");
-        let api = (Ipv4Addr::LOCALHOST, 7).into();
-        let cluster = Cluster::start(Settings {
-            etcd: vec![server.endpoint()],
-            etcd_tls: None,
-            plain_etcd: PlainEtcd::default(),
-            name: "a".parse().expect("a name"),
-            reach: Reach {
-                api,
-                pages: api,
-                tunnel: Ipv4Addr::LOCALHOST,
-            },
-            offers: Room {
-                vcpus: 8,
-                memory: ByteCount(1 << 40),
-            },
-            lease: Duration::from_secs(600),
-            folder: folder.path().join("cluster"),
-            invitation: None,
-            allocation: crate::Allocation::default(),
-        });
-        let cluster = cluster.await.expect("founded");
+        let cluster = founded(&server, folder.path()).await;
         let [one, other] = [(); 2].map(|()| FamilyId::random());
         let take = async |number, family| cluster.number(number, family).await.expect("asked");
         assert!(take(3, one).await);

@@ -105,36 +105,15 @@ impl Cluster {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{PlainEtcd, Reach, Settings};
+    use crate::testing::founded;
     use forkyard_etcd::server::Server;
-    use forkyard_types::Room;
-    use std::{net::Ipv4Addr, time::Duration};
+    use std::time::Duration;
 
     #[tokio::test]
     async fn of_two_changes_to_the_place_of_a_volume_that_was_seen_one_comes_too_late() {
         let mut server = Server::start().expect("etcd");
         let folder = tempfile::tempdir().expect("a folder");
-        let api = (Ipv4Addr::LOCALHOST, 7).into();
-        let cluster = Cluster::start(Settings {
-            etcd: vec![server.endpoint()],
-            etcd_tls: None,
-            plain_etcd: PlainEtcd::default(),
-            name: "a".parse().expect("a name"),
-            reach: Reach {
-                api,
-                pages: api,
-                tunnel: Ipv4Addr::LOCALHOST,
-            },
-            offers: Room {
-                vcpus: 8,
-                memory: ByteCount(1 << 40),
-            },
-            lease: Duration::from_secs(600),
-            folder: folder.path().join("cluster"),
-            invitation: None,
-            allocation: crate::Allocation::default(),
-        });
-        let cluster = cluster.await.expect("founded");
+        let cluster = founded(&server, folder.path()).await;
         let at = |node: &str, term: u64| VolumeHome {
             name: "d".parse().expect("a name"),
             node: node.parse().expect("a name"),

@@ -4,7 +4,7 @@
 //! text --bounded--> Yaml --each service--> File, as the TOML of the same composition
 //! ```
 //!
-//! What is not in the subset is refused by its name and line: a file that means something else here
+//! Keys outside of the subset are refused by name and line: a file that means something else here
 //! than elsewhere would be worse than none. Values are taken as they are written: `${NAME}`, which
 //! elsewhere is replaced, is refused.
 //!

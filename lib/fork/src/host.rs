@@ -5,6 +5,7 @@ use crate::{
     bases::Bases,
     blocking::blocking,
     bounds::RecentForks,
+    fold::slices_of,
     fork_priority::ForkPriority,
     independence::Independence,
     migrate::Incoming,
@@ -25,8 +26,8 @@ use forkyard_network::Networks;
 use forkyard_pager::{LinkUse, PagerClient, PagerError, Shutdown};
 use forkyard_records::Store;
 use forkyard_types::{
-    DiskSlice, FamilyId, GuestImage, ImageId, ImageView, NetworkPolicy, PageCount, TicketView,
-    VmId, VmInspect, VmName, VmView,
+    FamilyId, GuestImage, ImageId, ImageView, NetworkPolicy, PageCount, TicketView, VmId,
+    VmInspect, VmName, VmView,
 };
 use forkyard_vm::{Registry, UnderWay, Vm, gid, lock};
 use forkyard_vmm::{Engine, Machine, Qemu, QemuConfig, Verdict, VmmError};
@@ -333,14 +334,9 @@ impl Host {
             Some(image) => Some(self.pager_call(move |pager| pager.stats(image)).await?),
             None => None,
         };
-        let slice = |path: &PathBuf| {
-            Ok(DiskSlice {
-                path: path.display().to_string(),
-                allocated: crate::bases::allocated(path)?,
-            })
-        };
         let awaits = self.awaited(&record).await?;
         let independence = self.independence_of(&record).await?;
+        let disk = slices_of(&record)?;
         Ok(VmInspect {
             vm: VmView {
                 awaits,
@@ -353,11 +349,7 @@ impl Host {
             booted: record.booted,
             memory_image,
             private_pages,
-            disk: record
-                .chain
-                .iter()
-                .map(slice)
-                .collect::<Result<_, HostError>>()?,
+            disk,
             independence,
             warm: crate::generation::warm_shells(&vm),
             secrets: record.secrets,
@@ -388,7 +380,8 @@ impl Host {
 
     /// Removes a built guest image, unless a VM uses it.
     pub async fn remove_image(&self, name: &str) -> Result<GuestImage, HostError> {
-        drop(self.docks.lock().await); // One of ours may be booting from it, to be kept.
+        // One of ours may be booting from it, to be kept.
+        drop(self.docks.lock().await);
         let vms = self.registry().all();
         if let Some(vm) = vms.iter().find(|vm| vm.record().image == name) {
             return Err(HostError::ImageInUse {

@@ -20,15 +20,17 @@ const MODE: u32 = 0o711;
 const LOCK: &str = "lock";
 /// Entries of a folder of sockets or of records that is Forkyard's, be they what came there before
 /// the daemon.
-const OURS: [&str; 14] = [
+const OURS: [&str; 16] = [
     LOCK,
     "api.sock",
+    "blockd.log",
     "cluster",
     "daemon.log",
     "e2b.key",
     "faults",
     "forkyard.db",
     "links.json",
+    "pager.log",
     "steps",
     "substrates",
     "substrate.key",
@@ -260,7 +262,8 @@ mod tests {
         add("vms");
         let refused = verdict().expect_err("anybody may have a folder of that name");
         assert!(refused.to_string().contains("other things"), "{refused}");
-        fs::write(folder.path().join("forkyard.db"), "").expect("written");
+        // All that a start left which failed once its pager had begun.
+        fs::write(folder.path().join("pager.log"), "").expect("written");
         verdict().expect("ours");
         refuse_foreign(&folder.path().join("none")).expect("none yet");
     }

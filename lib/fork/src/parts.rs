@@ -1,8 +1,8 @@
 //! Parts that a daemon opens before it has a host: folders, records, engine,
 //! network, pager.
 //!
-//! Each leaves something on the host. Of a start that fails nothing stays but the folders and the records, where
-//! there is no VM: the cgroup is removed, and so are the rules. With VMs, both stay as they are.
+//! Each leaves something on the host. Of a start that fails nothing of that stays where there is no VM: the cgroup is
+//! removed, and so are the rules. With VMs, both stay as they are. Folders are `own_folders`' matter.
 
 use crate::{Folders, HostError, MakeEngine, Options, blocking::blocking, pager_process};
 use forkyard_network::{Closed, Networks};

@@ -13,6 +13,7 @@
 //! and the state of devices, if it has these. How hosts reach each other, and why
 //! they believe each other, is nothing to this crate: see [`Neighbours`].
 
+mod alike;
 mod coming;
 mod deal;
 mod disk;
@@ -22,6 +23,7 @@ mod founding;
 mod hand_out;
 mod hosts;
 mod incoming_images;
+mod keys;
 mod moved;
 mod order;
 mod remote_clones;
@@ -30,14 +32,16 @@ mod sites;
 mod span;
 mod take;
 
+pub(crate) use alike::{check_reporting, check_version};
 pub(crate) use coming::Coming;
 pub use deal::HERE;
 pub(crate) use deal::{Dealt, Far, Share};
 pub(crate) use founding::Offered;
 pub use founding::Trusted;
-pub(crate) use hand_out::{PeerRequests, draw};
+pub(crate) use hand_out::PeerRequests;
 pub(crate) use hosts::check as check_hosts;
 pub(crate) use incoming_images::{Hold, IncomingImages};
+pub(crate) use keys::draw;
 pub use order::{SettleFirst, UnknownOrder};
 pub(crate) use remote_clones::{RemoteClones, late, order};
 pub(crate) use sites::Sites;

@@ -12,7 +12,8 @@ impl HostError {
         self.kind() == ErrorKind::Timeout
     }
 
-    fn is_io(&self, kind: io::ErrorKind) -> bool {
+    /// Tells whether the host's kernel refused something in this way.
+    pub(crate) fn is_io(&self, kind: io::ErrorKind) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == kind)
     }
 

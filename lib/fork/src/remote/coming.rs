@@ -2,8 +2,8 @@
 //! source.
 
 use super::{
-    hand_out::key_of,
     incoming_images::{Hold, Origin},
+    keys::key_of,
     take::{origin, way_to},
 };
 use crate::{Host, HostError};

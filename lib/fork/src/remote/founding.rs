@@ -13,8 +13,9 @@
 
 use super::{
     Share,
-    hand_out::{draw, key_of, of_peer, secret_of},
+    hand_out::of_peer,
     incoming_images::{Origin, Whose},
+    keys::{draw, key_of, secret_of},
     order::Orders,
     remote_share::RemoteShare,
     take::{page_run, run, way_to},

@@ -2,6 +2,7 @@
 
 use super::{
     Peer, Share,
+    keys::{draw, secret_of},
     order::{Data, Orders, is_enough},
     remote_share::RemoteShare,
     take::{page_run, run},
@@ -19,8 +20,8 @@ use forkyard_network::Subnet;
 use forkyard_pager::{Link, Offering, PeerKey, Push, Run};
 use forkyard_types::{
     ApiError, CloneResult, ErrorKind, FamilyId, ForkId, ForkReport, Handout, HandoutFamily,
-    HandoutMachine, HandoutParent, ImageId, Member, PageCount, PageOrder, PageSecret,
-    PeerForkRequest, PeerForkResponse, PeerTicket, RemotePages, VmView,
+    HandoutMachine, HandoutParent, ImageId, Member, PageCount, PageOrder, PeerForkRequest,
+    PeerForkResponse, PeerTicket, RemotePages, VmView,
 };
 use futures::future::join_all;
 use std::{
@@ -436,11 +437,6 @@ impl Host {
     }
 }
 
-/// A key, as it is told to another host.
-pub(super) fn secret_of(key: PeerKey) -> PageSecret {
-    PageSecret(BASE64_STANDARD.encode(key.0))
-}
-
 /// Sorts the results of the clones that a host was asked for by their numbers. One
 /// of which its answer says nothing has failed; what it says beyond these is nothing
 /// to this host.
@@ -477,25 +473,6 @@ pub(super) fn of_peer(share: &Share, source: ApiError) -> HostError {
         peer: share.peer.name().to_owned(),
         source,
     }
-}
-
-/// Makes a key that was never used before.
-pub(crate) fn draw() -> Result<PeerKey, HostError> {
-    let mut key = [0; 32];
-    match getrandom::fill(&mut key) {
-        Ok(()) => Ok(PeerKey(key)),
-        Err(error) => Err(HostError::Invalid(format!(
-            "the host has no random numbers: {error}"
-        ))),
-    }
-}
-
-/// The key that was sent.
-pub(super) fn key_of(secret: &PageSecret) -> Result<PeerKey, HostError> {
-    let bytes = BASE64_STANDARD.decode(&secret.0).ok();
-    let key = bytes.and_then(|bytes| bytes.try_into().ok());
-    key.map(PeerKey)
-        .ok_or_else(|| HostError::Invalid("the key of its pages is no key".into()))
 }
 
 #[cfg(test)]

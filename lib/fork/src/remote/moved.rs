@@ -5,7 +5,7 @@
 //! place, which counts for more than the loan it is in.
 
 use super::{
-    hand_out::secret_of, hosts::tunnel_of, remote_clones::Migrated, remote_share::RemoteShare,
+    hosts::tunnel_of, keys::secret_of, remote_clones::Migrated, remote_share::RemoteShare,
 };
 use crate::{Host, HostError};
 use forkyard_pager::PeerKey;

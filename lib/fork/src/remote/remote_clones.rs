@@ -12,7 +12,7 @@
 
 use super::{
     Peer,
-    hand_out::key_of,
+    keys::key_of,
     remote_share::{RemoteShare, Stage},
 };
 use crate::{Host, HostError, to_text};

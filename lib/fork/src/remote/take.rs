@@ -1,8 +1,9 @@
 //! Clones of an instant of a VM on another host.
 
 use super::{
-    hand_out::key_of,
+    alike::{check_reporting, check_version},
     incoming_images::{Origin, Whose},
+    keys::key_of,
 };
 use crate::{
     Host, HostError, accel_of,
@@ -215,20 +216,8 @@ impl Host {
     pub(crate) fn check(&self, handout: &Handout) -> Result<(), HostError> {
         let refuse = |why: String| Err(HostError::Invalid(why));
         let machine = &handout.machine;
-        if handout.version != Handout::VERSION {
-            return refuse(format!(
-                "its descriptor is of version {}, this host knows {}: both must run one version",
-                handout.version,
-                Handout::VERSION
-            ));
-        }
-        if machine.page_reporting != self.options.page_reporting {
-            return refuse(format!(
-                "its guest says which pages are free: {}; this host's guests: {}; \
-                 `--page-reporting` must be the same on both",
-                machine.page_reporting, self.options.page_reporting
-            ));
-        }
+        check_version(handout.version, Handout::VERSION)?;
+        check_reporting(machine.page_reporting, self.options.page_reporting)?;
         let sized = handout.memory.pages == machine.memory.pages()
             && machine.memory.is_page_aligned()
             && (1..=MOST_PAGES.0).contains(&handout.memory.pages.0)

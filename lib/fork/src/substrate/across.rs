@@ -10,7 +10,7 @@ use super::{
 use crate::{
     Host, HostError,
     boot::{MEMORY_MIB, VCPUS},
-    remote::{Dealt, Offered, Share, Trusted, run, unpacked},
+    remote::{Dealt, Offered, Share, Trusted, check_reporting, check_version, run, unpacked},
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_pager::Over;
@@ -264,20 +264,8 @@ impl Host {
 fn check(request: &PeerActivateRequest, page_reporting: bool) -> Result<(), HostError> {
     let refuse = |why: String| Err(HostError::Invalid(why));
     let of = &request.substrate;
-    if request.version != PeerActivateRequest::VERSION {
-        return refuse(format!(
-            "its descriptor is of version {}, this host knows {}: both must run one version",
-            request.version,
-            PeerActivateRequest::VERSION
-        ));
-    }
-    if of.page_reporting != page_reporting {
-        return refuse(format!(
-            "its guest says which pages are free: {}; this host's guests: {page_reporting}; \
-             `--page-reporting` must be the same on both",
-            of.page_reporting
-        ));
-    }
+    check_version(request.version, PeerActivateRequest::VERSION)?;
+    check_reporting(of.page_reporting, page_reporting)?;
     let (memory, disk) = (request.memory, request.disk);
     let sized = (1..=MOST_PAGES).contains(&memory.pages.0)
         && (1..=MOST_PAGES).contains(&disk.pages.0)

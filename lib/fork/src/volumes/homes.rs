@@ -326,18 +326,20 @@ impl Host {
     }
 }
 
+/// Home of a volume `d`, for tests.
+#[cfg(test)]
+pub(super) fn home(node: &str, term: u64) -> Home {
+    Home {
+        name: "d".parse().expect("a name"),
+        node: node.into(),
+        term: Term(term),
+        size: ByteCount(4096),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    fn home(node: &str, term: u64) -> Home {
-        Home {
-            name: "d".parse().expect("a name"),
-            node: node.into(),
-            term: Term(term),
-            size: ByteCount(4096),
-        }
-    }
 
     fn judge(said: Option<Home>, known: u64) -> Claim {
         Claim::judge(said.as_ref(), "a", Term(known))

@@ -64,7 +64,7 @@ impl<'a> Silence<'a> {
                     self.vm,
                     output::line(what)
                 ),
-                (None, true) => tell!("forkyard: {} answers again", self.vm),
+                (None, true) => tell!("forkyard: {} gets on again", self.vm),
                 (Some(_), true) | (None, false) => {}
             }
             self.told = trouble.is_some();

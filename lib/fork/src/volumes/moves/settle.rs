@@ -233,16 +233,7 @@ impl Host {
 
 #[cfg(test)]
 mod tests {
-    use super::*;
-
-    fn home(node: &str, term: u64) -> Home {
-        Home {
-            name: "d".parse().expect("a name"),
-            node: node.into(),
-            term: Term(term),
-            size: ByteCount(4096),
-        }
-    }
+    use super::{super::super::homes::home, *};
 
     /// Steps that may come in any order: each host looks at the record, and changes it if it still says
     /// what was seen.
