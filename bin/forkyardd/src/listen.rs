@@ -1,7 +1,7 @@
 //! Sockets at which the daemon listens.
 
 use anyhow::Context;
-use forkyard_fork::{Folders, Host, HostError, MakeEngine, Options};
+use forkyard_fork::{Folders, Host, HostError, MakeEngine, Options, PartsError};
 use forkyard_tls::Certificate;
 use nix::{
     sys::{
@@ -52,7 +52,9 @@ pub async fn host(
     let begun = Instant::now();
     loop {
         let opened = Host::open(folders.clone(), options, engine).await;
-        let Err(HostError::Locked { run } | HostError::StateLocked { run, .. }) = &opened else {
+        let Err(HostError::Parts(PartsError::Locked { run } | PartsError::StateLocked { run, .. })) =
+            &opened
+        else {
             return opened;
         };
         let serves = UnixStream::connect(socket_path(run)).await.is_ok();

@@ -26,23 +26,23 @@ impl Host {
     /// Goes through the records; called once, before any other method.
     pub(crate) async fn adopt_all(&self) -> Result<(), HostError> {
         self.retire_unused().await?;
-        if let Err(error) = self.bases.sweep().await {
+        if let Err(error) = self.parts.bases().sweep().await {
             tracing::warn!(
                 error = &error as &dyn std::error::Error,
                 "what an import left stays"
             );
         }
         self.load_tickets()?;
-        let moving: BTreeMap<_, _> = self.store.moving()?.into_iter().collect();
-        let records = self.store.vms()?;
+        let moving: BTreeMap<_, _> = self.parts.store.moving()?.into_iter().collect();
+        let records = self.parts.store.vms()?;
         records
             .iter()
-            .for_each(|record| self.registry().occupy(record));
+            .for_each(|record| self.parts.registry().occupy(record));
         // Of those that run it is known later which slice they write.
         let is_still =
             |record: &&VmRecord| matches!(record.state, VmState::Stopped | VmState::Checkpoint);
         for record in records.iter().filter(is_still) {
-            self.seal_frozen(record);
+            self.parts.seal_frozen(record);
         }
         self.restore_networks(&records).await?;
         // Those are waited for together: one that is silent must not make all
@@ -67,19 +67,19 @@ impl Host {
                     }
                     let life = Life::Checkpoint;
                     let vm = Vm::new(record.clone(), self.network_of(record)?, life);
-                    self.registry().insert(Arc::new(vm));
+                    self.parts.registry().insert(Arc::new(vm));
                 }
                 VmState::Stopped => {
                     let life = Life::Stopped;
                     let vm = Vm::new(record.clone(), self.network_of(record)?, life);
                     // It was about to boot again.
                     self.undo_boot(&vm).await;
-                    self.registry().insert(Arc::new(vm));
+                    self.parts.registry().insert(Arc::new(vm));
                 }
             }
         }
-        for family in self.store.remove_empty_families()? {
-            self.network.remove_family(family).await?;
+        for family in self.parts.store.remove_empty_families()? {
+            self.parts.network.remove_family(family).await?;
         }
         self.settle_tickets().await?;
         let families: BTreeSet<_> = records.iter().map(|record| record.family).collect();
@@ -92,7 +92,7 @@ impl Host {
         for left in self.clear_up().await? {
             tracing::info!(kind = left.kind, name = left.name, "cleared up");
         }
-        let vms = self.registry().all();
+        let vms = self.parts.registry().all();
         vms.iter().for_each(|vm| self.keep_warm(vm, Vec::new()));
         Ok(())
     }
@@ -106,7 +106,7 @@ impl Host {
         for (id, moving) in moving {
             let record = records.iter().find(|record| record.id == id);
             let Some(record) = record else {
-                self.store.remove_moving(id)?;
+                self.parts.store.remove_moving(id)?;
                 continue;
             };
             let life = Life::Unreached {
@@ -115,7 +115,7 @@ impl Host {
             };
             let vm = Vm::new(record.clone(), self.network_of(record)?, life);
             *lock(&vm.moving) = Some(moving);
-            self.registry().insert(Arc::new(vm));
+            self.parts.registry().insert(Arc::new(vm));
         }
         Ok(())
     }
@@ -124,7 +124,7 @@ impl Host {
     /// or ran when the last daemon looked.
     async fn restore_networks(&self, records: &[VmRecord]) -> Result<(), HostError> {
         let runs = |vm: &&VmRecord| [VmState::Running, VmState::Paused].contains(&vm.state);
-        let take = |vm: &VmRecord| match self.network.take_ports(&vm.publish) {
+        let take = |vm: &VmRecord| match self.parts.network.take_ports(&vm.publish) {
             Ok(ports) => ports,
             Err(error) => {
                 // They lead to the VM all the same, before that program.
@@ -132,7 +132,7 @@ impl Host {
                 Ports::default()
             }
         };
-        for (family, policy) in self.store.networks()? {
+        for (family, policy) in self.parts.store.networks()? {
             let members = records.iter().filter(|vm| vm.family == family.id);
             let (founder, clones): (Vec<_>, Vec<_>) =
                 members.partition(|vm| vm.member == Member(0));
@@ -143,20 +143,22 @@ impl Host {
             };
             let ports = founder.filter(runs).map(take);
             let subnet = network_of(family.number)?;
-            self.network
+            self.parts
+                .network
                 .restore_family(family.id, subnet, &policy, ports)
                 .await?;
             let clones = clones.into_iter().filter(runs);
             for vm in clones.filter(|vm| !vm.publish.is_empty()) {
                 let to = address(subnet, vm).ip;
-                self.network
+                self.parts
+                    .network
                     .publish(family.id, to, &vm.publish, take(vm))
                     .await?;
             }
             // One that had moved here may have been recorded and no more.
             let all = records.iter().filter(|vm| vm.family == family.id);
             for vm in all.filter(runs) {
-                if let Err(error) = self.network.open_port(family.id, vm.id).await {
+                if let Err(error) = self.parts.network.open_port(family.id, vm.id).await {
                     tracing::debug!(vm = %vm.name, error = &error as &dyn std::error::Error, "port not opened");
                 }
             }
@@ -178,17 +180,19 @@ impl Host {
                 let vm = Vm::new(record.clone(), self.network_of(record)?, Life::Ending);
                 self.discard_process(record).await;
                 self.end_running(&vm).await;
-                vm.enter(&self.store, Life::Stopped, |record| record.machine = None)?;
+                vm.enter(&self.parts.store, Life::Stopped, |record| {
+                    record.machine = None
+                })?;
                 self.recall_terms(&vm)?;
                 // One that stood still stays where it is, and one that sleeps is woken by its use.
                 if record.state == VmState::Running {
                     let terms = lock(&vm.terms).clone();
                     let terms = crate::restart::unseen(terms, crate::now());
-                    self.store.put_terms(vm.id, &terms)?;
+                    self.parts.store.put_terms(vm.id, &terms)?;
                     *lock(&vm.terms) = terms;
                 }
-                self.registry().insert(Arc::new(vm));
-                self.terms_changed.notify_one();
+                self.parts.registry().insert(Arc::new(vm));
+                self.lives.terms_changed.notify_one();
             }
             Err(error) => {
                 tracing::warn!(vm = %record.name, error = &error as &dyn std::error::Error, "not taken over yet");
@@ -198,7 +202,7 @@ impl Host {
                 };
                 let vm = Arc::new(Vm::new(record.clone(), self.network_of(record)?, life));
                 self.recall_terms(&vm)?;
-                self.registry().insert(vm.clone());
+                self.parts.registry().insert(vm.clone());
                 self.try_again(vm);
             }
         }
@@ -212,14 +216,14 @@ impl Host {
             tokio::time::sleep(AGAIN).await;
             let Some(host) = host.upgrade() else { return };
             let _turn = vm.turn().await;
-            let current = host.registry().get(vm.id);
+            let current = host.parts.registry().get(vm.id);
             if !current.is_some_and(|current| Arc::ptr_eq(&current, &vm)) {
                 return;
             }
             if let Err(error) = host.adopt_or_note(&vm.record()).await {
                 tracing::error!(vm = %vm.name(), error = &error as &dyn std::error::Error, "not taken over");
             }
-            if let Some(vm) = host.registry().get(vm.id) {
+            if let Some(vm) = host.parts.registry().get(vm.id) {
                 host.resume_independence_of(&vm);
             }
         });
@@ -230,8 +234,9 @@ impl Host {
         let machine = record.machine.as_deref().unwrap_or_default();
         let machine =
             serde_json::from_str(machine).map_err(|e| HostError::Invalid(e.to_string()))?;
-        let machine = self.engine.adopt(machine).await?;
-        self.network
+        let machine = self.parts.engine.adopt(machine).await?;
+        self.parts
+            .network
             .admit(&[(record.id, forkyard_vm::address(network, record))])
             .await?;
         // It may have been paused, or the daemon died in the middle of a fork,
@@ -260,10 +265,10 @@ impl Host {
             false => Life::Running(body.clone()),
         };
         let mut vm = Vm::new(record.clone(), network, life);
-        vm.ephemeral = lock(&self.tickets).has(vm.id);
+        vm.ephemeral = lock(&self.families.tickets).has(vm.id);
         let vm = Arc::new(vm);
-        self.settle_chain(&vm, &*body.machine).await?;
-        self.seal_frozen(&vm.record());
+        self.parts.settle_chain(&vm, &*body.machine).await?;
+        self.parts.seal_frozen(&vm.record());
         self.register_running(vm.clone(), calls);
         if let Some(error) = silence {
             self.await_agent(vm.clone(), &body, error);
@@ -289,10 +294,10 @@ impl Host {
     }
 
     fn network_of(&self, record: &VmRecord) -> Result<forkyard_network::Subnet, HostError> {
-        let family = self.store.family(record.family)?;
+        let family = self.parts.store.family(record.family)?;
         let number = family
             .ok_or_else(|| HostError::Invalid("the family is not recorded".into()))?
             .number;
-        network_of(number)
+        Ok(network_of(number)?)
     }
 }

@@ -49,11 +49,11 @@ impl Host {
         let _one = vm.sleep.lock().await;
         let asleep = lock(&vm.terms).asleep;
         if asleep && vm.is_paused() {
-            vm.unpause(&self.store).await?;
+            vm.unpause(&self.parts.store).await?;
         }
         let turn = vm.turn().await;
         // It may have been removed while its turn was waited for.
-        if self.registry().get(vm.id).is_none() {
+        if self.parts.registry().get(vm.id).is_none() {
             let name = vm.name().to_string();
             return Err(HostError::Vm(VmError::Unknown { name }));
         }
@@ -105,20 +105,20 @@ impl Host {
     }
 
     async fn try_to_boot(&self, vm: &Arc<Vm>) -> Result<(), HostError> {
-        vm.change(&self.store, |record| {
+        vm.change(&self.parts.store, |record| {
             record.epoch = Epoch::random();
             record.failure = None;
             record.notes = Vec::new();
         })?;
         let record = vm.record();
-        let (kernel, initramfs) = self.bases.kernel(record.kernel.clone()).await?;
-        self.make_folders(record.id)?;
-        let networks = self.store.networks()?;
+        let (kernel, initramfs) = self.parts.bases().kernel(record.kernel.clone()).await?;
+        self.parts.make_folders(record.id)?;
+        let networks = self.parts.store.networks()?;
         let policy = networks
             .into_iter()
             .find_map(|(family, policy)| (family.id == record.family).then_some(policy))
             .unwrap_or_default();
-        let ports = self.network.take_ports(&record.publish)?;
+        let ports = self.parts.network.take_ports(&record.publish)?;
         let (founds, (own, joined)) = match record.member {
             Member(0) => (record.publish.clone(), (ports, None)),
             _ => (Vec::new(), (Ports::default(), Some(ports))),
@@ -127,7 +127,8 @@ impl Host {
             publish: founds,
             ..policy
         };
-        self.network
+        self.parts
+            .network
             .publish_again(record.family, vm.network, &policy, own)
             .await?;
         if let Some(ports) = joined {
@@ -135,7 +136,7 @@ impl Host {
         }
         self.try_to_sync_overlay(record.family).await;
         // The port of its former life.
-        self.network.forget(record.id).await?;
+        self.parts.network.forget(record.id).await?;
         self.power_on(vm, kernel, initramfs).await
     }
 
@@ -144,12 +145,16 @@ impl Host {
     pub(crate) async fn undo_boot(&self, vm: &Vm) {
         let record = vm.record();
         self.discard_process(&record).await;
-        let cleared = self.engine.clear(record.id, &self.console_of(vm)).await;
+        let cleared = self
+            .parts
+            .engine
+            .clear(record.id, &self.console_of(vm))
+            .await;
         if let Err(error) = cleared {
             tracing::warn!(vm = %record.name, error = &error as &dyn std::error::Error, "not removed");
         }
         self.end_running(vm).await;
-        if let Err(error) = vm.change(&self.store, |record| record.machine = None) {
+        if let Err(error) = vm.change(&self.parts.store, |record| record.machine = None) {
             tracing::error!(vm = %record.name, error = &error as &dyn std::error::Error, "not recorded");
         }
     }
@@ -182,7 +187,7 @@ impl Host {
     }
 
     pub(crate) fn console_of(&self, vm: &Vm) -> std::path::PathBuf {
-        self.folders.sockets(vm.id)
+        self.parts.folders.sockets(vm.id)
     }
 }
 

@@ -34,7 +34,7 @@ impl Host {
             })?);
         }
         let cpus = names.iter().map(|name| self.cpu_at(name, accel));
-        let mut common = self.engine.cpu(accel)?;
+        let mut common = self.parts.engine.cpu(accel)?;
         for (name, cpu) in names.iter().zip(try_join_all(cpus).await?) {
             let narrowed = common.common(&cpu);
             common = narrowed.map_err(|unlike| {
@@ -64,7 +64,9 @@ impl Host {
 
     /// Answers which CPU guests are given here.
     pub(crate) fn tell_cpu(&self, asked: &PeerCpu) -> Result<PeerMigrated, HostError> {
-        Ok(PeerMigrated::Cpu(self.engine.cpu(accel_of(&asked.accel))?))
+        Ok(PeerMigrated::Cpu(
+            self.parts.engine.cpu(accel_of(&asked.accel))?,
+        ))
     }
 
     /// Returns the CPU that a guest has.
@@ -75,14 +77,14 @@ impl Host {
     ) -> Result<GuestCpu, HostError> {
         match most {
             Some(cpu) => Ok(cpu.clone()),
-            None => Ok(self.engine.cpu(accel_of(accel))?),
+            None => Ok(self.parts.engine.cpu(accel_of(accel))?),
         }
     }
 
     /// Names what a VM's CPU lacks of what this host gives, as the engine does.
     pub(crate) fn withheld(&self, record: &VmRecord) -> Result<Vec<String>, HostError> {
         match &record.cpu {
-            Some(cpu) => Ok(self.engine.withhold(accel_of(&record.accel), cpu)?),
+            Some(cpu) => Ok(self.parts.engine.withhold(accel_of(&record.accel), cpu)?),
             None => Ok(Vec::new()),
         }
     }

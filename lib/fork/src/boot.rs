@@ -1,8 +1,9 @@
 //! Booting a VM: the founder of a family, or one that [joins](crate::joining) it.
 
-use crate::{Host, HostError, bases::Base, network_of, terms::NewTerms, volumes::Used};
+use crate::{Host, HostError, network_of, terms::NewTerms, volumes::Used};
 use forkyard_agent_link::{Guest, Identify, LinkError};
 use forkyard_disk::{Backing, Format};
+use forkyard_host::Base;
 use forkyard_network::Ports;
 use forkyard_records::{FamilyRecord, VmRecord};
 use forkyard_types::{
@@ -162,10 +163,14 @@ impl Host {
     /// Finds the files that a requested VM boots from, and the accelerator.
     pub(crate) async fn base_of(&self, request: &RunRequest) -> Result<(Base, Accel), HostError> {
         let base = self
-            .bases
+            .parts
+            .bases()
             .base(request.image.clone(), request.kernel.clone())
             .await?;
-        let verdict = self.accel.get_or_try_init(|| self.choose_accel(&base));
+        let verdict = self
+            .lives
+            .accel
+            .get_or_try_init(|| self.choose_accel(&base));
         let accel = verdict.await?.accel;
         Ok((base, accel))
     }
@@ -176,10 +181,10 @@ impl Host {
         let root = request.volume.iter().map(|it| &it.name);
         let volumes = root.chain(request.data.iter().map(|it| &it.name));
         // Before it is looked whether it may have them.
-        let used = self.guards.take(volumes)?;
+        let used = self.volumes.guards.take(volumes)?;
         self.check_run(&request)?;
         NewTerms::of(&request)?;
-        let ports = self.network.take_ports(&request.network.publish)?;
+        let ports = self.parts.network.take_ports(&request.network.publish)?;
         let (base, accel) = self.base_of(&request).await?;
         let cpu = self.baseline(accel, &request.cpu_baseline).await?;
         let family = match &request.join {
@@ -216,10 +221,10 @@ impl Host {
             ..request.network.clone()
         };
         if request.join.is_none() {
-            self.store.put_network(family.id, &policy)?;
+            self.parts.store.put_network(family.id, &policy)?;
         }
         let network = network_of(family.number)?;
-        let uid = self.registry().take_uid()?;
+        let uid = self.parts.registry().take_uid()?;
         let id = VmId::random();
         let (member, place) = self.take_place(family.id)?;
         let record = VmRecord {
@@ -245,7 +250,7 @@ impl Host {
             memory_image: None,
             chain: match request.volume {
                 Some(_) => Vec::new(),
-                None => vec![self.folders.disks(id).join("0.qcow2")],
+                None => vec![self.parts.folders.disks(id).join("0.qcow2")],
             },
             machine: None,
             secrets: request.secrets.clone(),
@@ -262,17 +267,17 @@ impl Host {
             data: request.data.iter().map(crate::volumes::data_disk).collect(),
             cpu,
         };
-        self.store.put_vm(&record)?;
+        self.parts.store.put_vm(&record)?;
         drop(place);
         uid.keep();
-        self.registry().occupy(&record);
+        self.parts.registry().occupy(&record);
         let life = Life::Starting {
             body: None,
             again: false,
         };
         let vm = Arc::new(Vm::new(record, network, life));
         self.give_terms(&vm, &NewTerms::of(request)?)?;
-        self.registry().insert(vm.clone());
+        self.parts.registry().insert(vm.clone());
         Ok(vm)
     }
 
@@ -306,7 +311,7 @@ impl Host {
             used: _used,
         } = founded;
         let record = vm.record();
-        self.make_folders(record.id)?;
+        self.parts.make_folders(record.id)?;
         self.furnish_data(&data, &record).await?;
         match &volume {
             Some(volume) => self.furnish_volume(volume, &record.image).await?,
@@ -315,15 +320,17 @@ impl Host {
                     path: base.disk.clone(),
                     format: Format::Raw,
                 };
-                self.images
+                self.parts
+                    .images
                     .create_slice(&record.chain[0], &backing, None)
                     .await?;
-                self.own_slice(&record)?;
+                self.parts.own_slice(&record)?;
             }
         }
         match record.member {
             Member(0) => {
-                self.network
+                self.parts
+                    .network
                     .create_family(record.family, vm.network, &policy, Some(ports))
                     .await?;
             }
@@ -342,15 +349,15 @@ impl Host {
     ) -> Result<(), HostError> {
         self.begin_writer(vm).await?;
         // However its memory came to it before: its guest will find all of it.
-        vm.change(&self.store, |record| record.booted = record.memory)?;
+        vm.change(&self.parts.store, |record| record.booted = record.memory)?;
         let record = vm.record();
         let address = forkyard_vm::address(vm.network, &record);
-        self.network.admit(&[(record.id, address)]).await?;
+        self.parts.network.admit(&[(record.id, address)]).await?;
         let kernel = Kernel {
             image: kernel,
             initrd: Some(initramfs),
             cmdline: command_line(
-                self.options.guest_mitigations,
+                self.parts.options.guest_mitigations,
                 crate::accel_of(&record.accel),
             ),
         };
@@ -359,29 +366,30 @@ impl Host {
             kernel: Some(kernel),
         };
         let machine = self
+            .parts
             .engine
             .boot(spec)
             .instrument(debug_span!("start"))
             .await?;
         let process = crate::to_text(machine.record())?;
-        vm.change(&self.store, |record| record.machine = Some(process))?;
+        vm.change(&self.parts.store, |record| record.machine = Some(process))?;
         let (sender, calls) = mpsc::channel(crate::calls::WAITING);
         let guest = Guest::connect(machine.agent_socket(), sender).await?;
         let dead = machine.exited();
         let up = async {
             tokio::select! {
-                said = guest.hello(self.options.to_boot()) => said.map(drop),
+                said = guest.hello(self.parts.options.to_boot()) => said.map(drop),
                 _ = dead => Err(LinkError::Closed),
             }
         };
         if let Err(source) = up.instrument(debug_span!("guest")).await {
-            let said = console::kept(&self.folders.sockets(record.id)).unwrap_or_default();
+            let said = console::kept(&self.parts.folders.sockets(record.id)).unwrap_or_default();
             return Err(HostError::Boot {
                 console: last_words(&said),
                 source,
             });
         }
-        let route = self.network.route(record.family);
+        let route = self.parts.network.route(record.family);
         let identity = crate::clone::identity(&record, address, route, address.ip);
         guest
             .identify(Identify {
@@ -397,16 +405,16 @@ impl Host {
             again: vm.record().state == VmState::Stopped,
         });
         self.settle(vm, &guest).await?;
-        vm.enter(&self.store, Life::Running(body), |_| {})?;
+        vm.enter(&self.parts.store, Life::Running(body), |_| {})?;
         self.register_running(vm.clone(), calls);
         Ok(())
     }
 
     /// Hardware virtualization only where a guest has been seen to work by it.
     async fn choose_accel(&self, base: &Base) -> Result<Verdict, HostError> {
-        let dir = self.folders.run.join("probe");
+        let dir = self.parts.folders.run.join("probe");
         std::fs::create_dir_all(&dir).map_err(HostError::io("create", &dir))?;
-        let uid = self.registry().take_uid()?;
+        let uid = self.parts.registry().take_uid()?;
         let probe = Probe {
             kernel: base.kernel.clone(),
             initrd: base.initramfs.clone(),
@@ -417,14 +425,15 @@ impl Host {
                 gid: uid.get(),
             },
             dir: dir.clone(),
-            within: self.options.to_prove(),
+            within: self.parts.options.to_prove(),
         };
         let verdict = self
+            .parts
             .engine
             .choose_accel(
-                self.options.accel,
+                self.parts.options.accel,
                 &probe,
-                &self.folders.cache.join("accel.json"),
+                &self.parts.folders.cache.join("accel.json"),
             )
             .await;
         drop(uid);

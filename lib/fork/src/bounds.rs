@@ -2,38 +2,13 @@
 //! themselves. Clients outside that fork a VM have the host's word already; a
 //! program in a guest has not.
 
+use forkyard_host::GuestBounds;
 use forkyard_types::FamilyId;
 use std::{
     collections::{BTreeMap, VecDeque},
     fmt,
     time::{Duration, Instant},
 };
-
-/// Bounds on what the guests of one family get by their own calls.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct GuestBounds {
-    /// Clones alive or reserved at once, all of the family's counted.
-    pub clones: u16,
-    /// Forks between a VM that may fork and the one its family began with.
-    pub generations: u16,
-    /// Forks in any minute; so many tickets may be asked for, and checkpoints
-    /// taken, as well.
-    pub forks_a_minute: u16,
-    /// Checkpoints that guests have taken and not dropped; each takes disk as
-    /// the VM's memory does.
-    pub checkpoints: u16,
-}
-
-impl Default for GuestBounds {
-    fn default() -> Self {
-        Self {
-            clones: 256,
-            generations: 32,
-            forks_a_minute: 120,
-            checkpoints: 8,
-        }
-    }
-}
 
 /// Requests of guests that are limited in rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -85,14 +60,12 @@ pub enum BoundReached {
     },
 }
 
-impl GuestBounds {
-    /// Checks that a VM of this generation may have clones.
-    pub fn check_depth(self, generation: u16) -> Result<(), BoundReached> {
-        let limit = self.generations;
-        match generation < limit {
-            true => Ok(()),
-            false => Err(BoundReached::Generations { limit }),
-        }
+/// Checks that a VM of this generation may have clones.
+pub(crate) fn check_depth(bounds: GuestBounds, generation: u16) -> Result<(), BoundReached> {
+    let limit = bounds.generations;
+    match generation < limit {
+        true => Ok(()),
+        false => Err(BoundReached::Generations { limit }),
     }
 }
 
@@ -178,9 +151,9 @@ mod tests {
     #[test]
     fn the_last_generation_has_no_clones() {
         let limit = BOUNDS.generations;
-        assert_eq!(BOUNDS.check_depth(1), Ok(()));
+        assert_eq!(check_depth(BOUNDS, 1), Ok(()));
         assert_eq!(
-            BOUNDS.check_depth(2),
+            check_depth(BOUNDS, 2),
             Err(BoundReached::Generations { limit })
         );
     }

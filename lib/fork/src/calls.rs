@@ -67,7 +67,12 @@ impl Host {
     /// given again.
     async fn answer(&self, vm: &Arc<Vm>, request: Request) -> Outcome {
         // The sender is the host itself: it does not go meanwhile.
-        let _ = self.settled.subscribe().wait_for(|settled| *settled).await;
+        let _ = self
+            .lives
+            .settled
+            .subscribe()
+            .wait_for(|settled| *settled)
+            .await;
         let outcome = vm.attached::<Requests>().outcome(request.id);
         let carried_out = outcome.get_or_init(|| self.carry_out(vm, request));
         carried_out.await.clone()
@@ -129,8 +134,8 @@ impl Host {
         if wanted == 0 {
             return Err(HostError::Invalid("a ticket for no clones".into()));
         }
-        let bounds = self.options.guests;
-        bounds.check_depth(vm.record().generation)?;
+        let bounds = self.parts.options.guests;
+        crate::bounds::check_depth(bounds, vm.record().generation)?;
         self.count(vm, Rated::Ticket)?;
         let mut places = self.places(vm.record().family, wanted, Asker::Guest)?;
         shares.truncate(places.count().into());
@@ -261,7 +266,7 @@ impl Host {
                     .into_iter()
                     .for_each(|number| tickets.unborn(id, number));
             });
-            self.ended.notify_waiters();
+            self.lives.ended.notify_waiters();
         }
         failed.extend(
             { outcome?.into_iter() }.filter_map(|(number, made)| Some((number, made.err()?))),
@@ -281,13 +286,13 @@ impl Host {
     fn count(&self, vm: &Vm, what: Rated) -> Result<(), BoundReached> {
         let family = vm.record().family;
         let now = std::time::Instant::now();
-        lock(&self.recent_forks).count(family, what, self.options.guests, now)
+        lock(&self.families.recent_forks).count(family, what, self.parts.options.guests, now)
     }
 
     async fn join(&self, caller: VmId, ticket: TicketId) -> Result<Answer, HostError> {
         loop {
             // Registered before looking, so that no end is missed between.
-            let ended = self.ended.notified();
+            let ended = self.lives.ended.notified();
             tokio::pin!(ended);
             ended.as_mut().enable();
             if let Some(ends) = self.tickets(|tickets| tickets.join(ticket, caller))? {
@@ -300,10 +305,10 @@ impl Host {
     /// Ends a ticket's clones, gives back what it promised, and uses it up.
     pub(crate) async fn kill(&self, caller: VmId, ticket: TicketId) -> Result<(), HostError> {
         let Killed { alive, unused } = self.tickets(|tickets| tickets.kill(ticket, caller))?;
-        self.ended.notify_waiters();
+        self.lives.ended.notify_waiters();
         if let Some(grant) = unused {
             // Its places are taken until the shells kept for them have gone.
-            let caller = self.registry().get(caller);
+            let caller = self.parts.registry().get(caller);
             if let Some(caller) = caller {
                 self.trim_shells(&caller).await;
             }
@@ -329,7 +334,7 @@ impl Host {
     /// Ends VMs, wherever they are.
     pub(crate) async fn end_all(&self, vms: Vec<VmId>) {
         let ends = vms.into_iter().map(|id| async move {
-            let found = self.registry().get(id);
+            let found = self.parts.registry().get(id);
             match found {
                 Some(vm) => self.end(&vm, None).await,
                 None => self.end_far(id).await,

@@ -95,7 +95,7 @@ impl Host {
     pub(crate) fn keeping(&self, of: &Vm, name: Option<VmName>) -> Result<Keeping, HostError> {
         let family = of.record().family;
         // It is no clone that runs: no limit applies.
-        let mut place = self.quotas.take(family, 1, None, || 0)?;
+        let mut place = self.families.quotas.take(family, 1, None, || 0)?;
         let member = self.take_members(family, &mut place)?.remove(0);
         let name = match name {
             Some(name) => name,
@@ -104,7 +104,7 @@ impl Host {
         Ok(Keeping {
             name,
             member,
-            uid: self.registry().take_uid()?,
+            uid: self.parts.registry().take_uid()?,
             _place: place,
         })
     }
@@ -144,8 +144,8 @@ impl Host {
             data: snapshot.layout.data.clone(),
             ..of
         };
-        let recorded = self.store.put_vm(&record);
-        self.registry().occupy(&record);
+        let recorded = self.parts.store.put_vm(&record);
+        self.parts.registry().occupy(&record);
         (record, recorded.map_err(HostError::from))
     }
 
@@ -165,7 +165,7 @@ impl Host {
             Ok(record) => {
                 let network = snapshot.layout.of.network;
                 let vm = Arc::new(Vm::new(record, network, Life::Checkpoint));
-                self.registry().insert(vm.clone());
+                self.parts.registry().insert(vm.clone());
                 Ok(vm)
             }
             Err(error) => {
@@ -185,7 +185,7 @@ impl Host {
         asked: Asked,
     ) -> Result<Forked, HostError> {
         let _under_way = self.begin_fork(asleep)?;
-        let going = self.progress.begin(asleep, wanted.len(), &asked);
+        let going = self.forks.progress.begin(asleep, wanted.len(), &asked);
         let outcome = self.wake_clones(asleep, wanted, asked, &going).await;
         let outcome = self.unless_removed(asleep, outcome).await;
         going.over(&outcome);
@@ -211,7 +211,11 @@ impl Host {
         asked.request = record.request;
         let snapshot = self.open_snapshot(asleep, &record).await?;
         self.need_network(&snapshot.layout).await?;
-        let template = self.folders.disks(record.id).join(format!("{id}.template"));
+        let template = self
+            .parts
+            .folders
+            .disks(record.id)
+            .join(format!("{id}.template"));
         going.reach(ForkPhase::Starting);
         let shells = self
             .shells_over(&snapshot.layout, &template, wanted)

@@ -118,14 +118,14 @@ impl Host {
                 // It has grown already.
                 Vessel::Woken(_) => None,
             };
-            let first = self.fork_priority.raise();
+            let first = self.forks.priority.raise();
             // Waits on the link for the agent, which hears it as it wakes.
             guest
                 .identify(Identify {
                     identity: identity(
                         &record,
                         address,
-                        self.network.route(record.family),
+                        self.parts.network.route(record.family),
                         parent_ip,
                     ),
                     cloned: Some(cloned),
@@ -151,7 +151,7 @@ impl Host {
             let ready = async {
                 self.inherit_terms(of.id, &vm)?;
                 self.settle(&vm, &guest).await?;
-                vm.enter(&self.store, Life::Running(body), |_| {})?;
+                vm.enter(&self.parts.store, Life::Running(body), |_| {})?;
                 Ok::<_, HostError>(origin.begun.elapsed())
             };
             match ready.await {
@@ -173,7 +173,7 @@ impl Host {
                 if let Some(ticket) = wanted.ticket {
                     self.tickets(|tickets| tickets.unborn(ticket, wanted.number));
                 }
-                self.ended.notify_waiters();
+                self.lives.ended.notify_waiters();
                 Err(error)
             }
         }
@@ -186,7 +186,7 @@ impl Host {
         vm: &Vm,
         guest: &forkyard_agent_link::Guest,
     ) -> Result<(), HostError> {
-        let patience = self.options.to_identify();
+        let patience = self.parts.options.to_identify();
         let identified = async {
             loop {
                 let before = self.away(vm).await?;
@@ -201,7 +201,10 @@ impl Host {
         if !problems.is_empty() {
             return Err(HostError::Identity { problems });
         }
-        self.network.open_port(vm.record().family, vm.id).await?;
+        self.parts
+            .network
+            .open_port(vm.record().family, vm.id)
+            .await?;
         // A hook that fails is the user's to see, not a reason to take the
         // clone away from them.
         let hooks = guest.release(patience).instrument(debug_span!("hooks"));
@@ -210,7 +213,7 @@ impl Host {
             tracing::warn!(vm = %vm.name(), note, "the guest goes on all the same");
         }
         if !notes.is_empty() {
-            vm.change(&self.store, |record| record.notes = notes)?;
+            vm.change(&self.parts.store, |record| record.notes = notes)?;
         }
         Ok(())
     }
@@ -218,7 +221,7 @@ impl Host {
     /// Names what is made of a substrate as it was asked for.
     fn name_founder(&self, record: &mut VmRecord, of: &Original) -> Result<(), HostError> {
         record.name = of.name.clone();
-        Ok(self.store.put_vm(record)?)
+        Ok(self.parts.store.put_vm(record)?)
     }
 
     /// Names a clone after its family's founder and its place; by its id if
@@ -228,10 +231,10 @@ impl Host {
         if let Some(name) = clone_name(parent, record.member.0) {
             record.name = name;
         }
-        match self.store.put_vm(record) {
+        match self.parts.store.put_vm(record) {
             Err(StoreError::NameTaken { .. }) => {
                 record.name = own;
-                Ok(self.store.put_vm(record)?)
+                Ok(self.parts.store.put_vm(record)?)
             }
             other => Ok(other?),
         }

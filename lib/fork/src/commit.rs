@@ -11,7 +11,7 @@
 //! | the disk cannot be read or scrubbed | the checkpoint is removed; no image |
 //! | the daemon dies | the next one removes the checkpoint, and what the image was to be |
 
-use crate::{Host, HostError, blocking::blocking};
+use crate::{Host, HostError, blocking};
 use forkyard_agent_link::{Command, ExecOut};
 use forkyard_guest_image::Scrub;
 use forkyard_types::{
@@ -40,7 +40,7 @@ impl Host {
         let name: ImageName = name
             .parse()
             .map_err(|error| HostError::Invalid(format!("{error}")))?;
-        let (bases, wanted) = (self.bases.clone(), name.clone());
+        let (bases, wanted) = (self.parts.bases(), name.clone());
         blocking(move || bases.refuse_taken(&wanted)).await?;
         let vm = self.vm(&request.vm)?;
         let record = vm.record();
@@ -71,9 +71,10 @@ impl Host {
             let disk = self
                 .export_disk(from.id.as_str(), ExportFormat::Raw)
                 .await?;
-            let (bases, vm) = (self.bases.clone(), vm.name().to_string());
+            let (bases, vm) = (self.parts.bases(), vm.name().to_string());
             let image = record.image.clone();
-            blocking(move || bases.commit(&name, (&vm, &image), disk.file, &what)).await
+            let made = blocking(move || bases.commit(&name, (&vm, &image), disk.file, &what));
+            Ok::<_, HostError>(made.await?)
         };
         let made = made.await;
         if let Some(passing) = passing {
@@ -112,7 +113,7 @@ impl Host {
             }
         };
         let late = HostError::NotSynced { vm: vm.name() };
-        timeout(self.options.to_prepare(vm.record().memory), ended)
+        timeout(self.parts.options.to_prepare(vm.record().memory), ended)
             .await
             .unwrap_or(Err(late))
     }

@@ -1,7 +1,7 @@
 //! Output of a VM's guest on its serial console. It needs nothing of the guest,
 //! not even the agent.
 
-use crate::{Host, HostError, blocking::blocking};
+use crate::{Host, HostError, blocking};
 use forkyard_vmm::console::{self, Following};
 
 /// Output of a guest on its console, 1 MiB at most.
@@ -29,7 +29,7 @@ impl Host {
         match vm.body() {
             Ok(body) => Ok(Said::Running(body.machine.console().follow().await?)),
             Err(_) => {
-                let dir = self.folders.sockets(vm.id);
+                let dir = self.parts.folders.sockets(vm.id);
                 let kept = blocking(move || Ok::<_, HostError>(console::kept(&dir)?));
                 Ok(Said::Ended(kept.await?))
             }

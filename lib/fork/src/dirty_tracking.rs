@@ -9,7 +9,7 @@
 //! stays in the images below, and would take memory, and be sent to other hosts, for
 //! ever. Once that is much, all is copied anew.
 
-use crate::{Host, HostError, blocking::blocking};
+use crate::{Host, HostError, blocking};
 use forkyard_capture::{Captured, Counts, HostAddr, Pages, Region, capture, count};
 use forkyard_image::Lineage;
 use forkyard_types::{ForkMode, ForkReport, ImageId, PageCount};
@@ -174,7 +174,8 @@ impl Host {
         captured: Captured,
     ) -> Result<Option<ImageId>, HostError> {
         let layer = blocking(move || captured.finish()).await?;
-        self.pager_call(move |pager| pager.publish(take.lineage, layer))
+        self.parts
+            .pager_call(move |pager| pager.publish(take.lineage, layer))
             .await?;
         let image = match take.pages {
             Pages::Private => None,
@@ -259,7 +260,7 @@ impl Take {
         let Self {
             pid, region, pages, ..
         } = self;
-        blocking(move || count(pid, region, pages)).await
+        Ok(blocking(move || count(pid, region, pages)).await?)
     }
 
     /// Copies. What was noted is used up by this: until the copy is published,

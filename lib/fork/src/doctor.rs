@@ -4,7 +4,7 @@
 //! recorded, was left behind. Things of others are never touched.
 
 use crate::{
-    Host, HostError, blocking::blocking, dirty_tracking::kept_image, generation::Generation,
+    Host, HostError, blocking, dirty_tracking::kept_image, generation::Generation,
     volumes::LeftVolume,
 };
 use forkyard_network::Link;
@@ -78,14 +78,14 @@ impl Host {
 
     /// Says so if the pager does not answer: nothing else is asked then, for most waits for it.
     async fn silent_pager(&self) -> Result<Option<String>, HostError> {
-        let socket = self.folders.pager_socket();
+        let socket = self.parts.folders.pager_socket();
         let asked = blocking(move || PagerClient::connect_with(&socket, AT_ONCE)?.ping()).await;
         match asked {
-            Err(HostError::Pager(error)) if error.is_timeout() => Ok(Some(format!(
+            Err(error) if error.is_timeout() => Ok(Some(format!(
                 "{error}: VMs wait for the memory that it serves. `ps` shows a process that is \
                  stopped as T, and `kill -CONT` lets it go on; its log is pager.log in the run folder"
             ))),
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
             Ok(()) => Ok(None),
         }
     }
@@ -116,7 +116,7 @@ impl Host {
 
     async fn notes(&self) -> Result<Vec<String>, HostError> {
         let mut notes = Vec::new();
-        if self.network.turned_forwarding_on().await? {
+        if self.parts.network.turned_forwarding_on().await? {
             notes.push(
                 "net.ipv4.ip_forward was 0: it is 1 until the last VM that has a way out or a \
                  published port has gone"
@@ -126,7 +126,7 @@ impl Host {
         notes.extend(self.volume_notes().await?);
         notes.extend(self.interference());
         notes.extend(self.emulation());
-        if !self.network.has_resolvers() {
+        if !self.parts.network.has_resolvers() {
             notes.push(
                 "this host asks no server but its own for names, where guests do not reach: a VM \
                  with a way out has no resolver; `nameserver` in /etc/resolv.conf sets one"
@@ -138,7 +138,7 @@ impl Host {
 
     /// Says why guests are emulated, if they are.
     fn emulation(&self) -> Option<String> {
-        let why = match self.accel.get() {
+        let why = match self.lives.accel.get() {
             Some(verdict) if verdict.accel == Accel::Tcg => verdict.why.clone(),
             Some(_) => return None,
             None if !Path::new("/dev/kvm").exists() => "the host has no /dev/kvm".to_owned(),
@@ -153,15 +153,15 @@ impl Host {
     async fn leftovers(&self) -> Result<Vec<Left>, HostError> {
         // Listed before the records are read: what is being made is recorded
         // first, so that nothing listed can be too new to be known.
-        let links = self.network.links()?;
-        let cgroups = self.engine.vms()?;
-        let sockets = entries(&self.folders.all_sockets())?;
-        let disks = entries(&self.folders.all_disks())?;
-        let images = self.pager_call(|pager| pager.list()).await?;
-        let records = self.store.vms()?;
+        let links = self.parts.network.links()?;
+        let cgroups = self.parts.engine.vms()?;
+        let sockets = entries(&self.parts.folders.all_sockets())?;
+        let disks = entries(&self.parts.folders.all_disks())?;
+        let images = self.parts.pager_call(|pager| pager.list()).await?;
+        let records = self.parts.store.vms()?;
         let vms: BTreeSet<_> = records.iter().map(|vm| vm.id).collect();
         // One whose VMs are all elsewhere, or are being made, is there, too.
-        let families = self.store.networks()?.into_iter();
+        let families = self.parts.store.networks()?.into_iter();
         let families: BTreeSet<_> = families.map(|(family, _)| family.id).collect();
         let slices: BTreeSet<_> = records
             .iter()
@@ -221,15 +221,15 @@ impl Host {
         images: impl Iterator<Item = ImageId>,
         next: &Next,
     ) -> Result<Vec<ImageId>, HostError> {
-        let bases = self.bases.published()?;
-        let records = self.store.vms()?;
+        let bases = self.parts.bases().published()?;
+        let records = self.parts.store.vms()?;
         let images_of = |vm: &VmRecord| [vm.memory_image, vm.disk_image];
         let used: BTreeSet<_> = records.iter().flat_map(images_of).flatten().collect();
         let needed = |id: &ImageId| {
             used.contains(id)
                 || bases.contains(id)
                 || next.images.contains(id)
-                || self.incoming_images.is_held(*id)
+                || self.peers.incoming_images.is_held(*id)
                 || self.is_of_substrate(*id)
         };
         Ok(images.filter(|id| !needed(id)).collect())
@@ -237,7 +237,7 @@ impl Host {
 
     /// Retires the images that an earlier daemon kept for its next forks.
     pub(crate) async fn retire_unused(&self) -> Result<(), HostError> {
-        let images = self.pager_call(|pager| pager.list()).await?;
+        let images = self.parts.pager_call(|pager| pager.list()).await?;
         let ids = images.into_iter().map(|image| image.id);
         for image in self.unused(ids, &Next::default())? {
             self.drop_image(image).await?;
@@ -249,7 +249,7 @@ impl Host {
     /// forks under way.
     async fn next_generations(&self) -> Next {
         let mut next = Next::default();
-        let vms = self.registry().all();
+        let vms = self.parts.registry().all();
         for vm in vms {
             next.images.extend(kept_image(&vm));
             if let Some(generation) = vm.turn().await.left::<Generation>() {
@@ -262,8 +262,8 @@ impl Host {
 
     async fn remove_leftover(&self, left: &Left) -> Result<(), HostError> {
         match left {
-            Left::Link(link) => Ok(self.network.remove_link(*link).await?),
-            Left::Cgroup(vm) => Ok(self.engine.end_processes(*vm).await?),
+            Left::Link(link) => Ok(self.parts.network.remove_link(*link).await?),
+            Left::Cgroup(vm) => Ok(self.parts.engine.end_processes(*vm).await?),
             Left::Folder(path) => gone(fs::remove_dir_all(path), path),
             Left::File(path) => gone(fs::remove_file(path), path),
             Left::Image(id) => self.drop_image(*id).await,

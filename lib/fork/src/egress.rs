@@ -26,8 +26,8 @@ impl Host {
         check(out, &allow, &deny)?;
         let vm = self.vm(vm)?;
         let family = vm.record().family;
-        let _turn = self.egress.lock().await;
-        let networks = self.store.networks()?;
+        let _turn = self.families.egress.lock().await;
+        let networks = self.parts.store.networks()?;
         let former = networks
             .into_iter()
             .find_map(|(it, policy)| (it.id == family).then_some(policy))
@@ -38,13 +38,13 @@ impl Host {
             deny,
             ..former.clone()
         };
-        let before = self.network.route(family);
-        self.store.put_network(family, &policy)?;
-        if let Err(error) = self.network.set_way(family, &policy).await {
-            self.store.put_network(family, &former)?;
+        let before = self.parts.network.route(family);
+        self.parts.store.put_network(family, &policy)?;
+        if let Err(error) = self.parts.network.set_way(family, &policy).await {
+            self.parts.store.put_network(family, &former)?;
             return Err(error.into());
         }
-        let route = self.network.route(family);
+        let route = self.parts.network.route(family);
         if let Some(route) = route.filter(|route| tells_more(route, before.as_ref())) {
             self.tell_family(&vm, &route).await?;
         }
@@ -58,7 +58,7 @@ impl Host {
     /// others say is for the log.
     async fn tell_family(&self, vm: &Arc<Vm>, route: &Route) -> Result<(), HostError> {
         let family = vm.record().family;
-        let mut members = self.registry().all();
+        let mut members = self.parts.registry().all();
         members.retain(|it| it.is_running() && it.record().family == family);
         let told = members.iter().map(async |member| {
             let _turn = member.turn().await;

@@ -24,7 +24,7 @@ impl Host {
     /// Registers a running VM, answers its calls and watches for its end. It is
     /// registered first: a call or an end that finds no such VM would be lost.
     pub(crate) fn register_running(&self, vm: Arc<Vm>, calls: mpsc::Receiver<(CallId, Request)>) {
-        self.registry().insert(vm.clone());
+        self.parts.registry().insert(vm.clone());
         self.serve_calls(&vm, calls);
         if let Ok(body) = vm.body() {
             self.watch_body(&vm, &body);
@@ -45,7 +45,7 @@ impl Host {
     /// Watches over a machine, for as long as it is connected to.
     pub(crate) fn watch_body(&self, vm: &Arc<Vm>, body: &Arc<RunningVm>) {
         vm.watch_for_stops(body);
-        vm.watch_agent(body, self.options.patience);
+        vm.watch_agent(body, self.parts.options.patience);
         self.watch_link(vm, body);
     }
 
@@ -63,7 +63,7 @@ impl Host {
     }
 
     pub(crate) async fn power_off(&self, vm: &Arc<Vm>) -> Result<(), HostError> {
-        vm.unpause(&self.store).await?;
+        vm.unpause(&self.parts.store).await?;
         let body = vm.body()?;
         let exited = body.machine.exited();
         body.note_stopping();
@@ -93,7 +93,8 @@ impl Host {
         // away from under them.
         vm.forks.close();
         vm.forks.over().await;
-        if self.registry().get(vm.id).is_none() && self.remote_clones.find(vm.id.as_str()).is_some()
+        if self.parts.registry().get(vm.id).is_none()
+            && self.peers.remote_clones.find(vm.id.as_str()).is_some()
         {
             // It moved meanwhile.
             return self.remove_elsewhere(vm.id.as_str()).await;
@@ -110,7 +111,7 @@ impl Host {
             return self.end(vm, None).await;
         }
         let mut turn = vm.turn().await;
-        if self.registry().get(vm.id).is_none() || !vm.is_running() {
+        if self.parts.registry().get(vm.id).is_none() || !vm.is_running() {
             return;
         }
         self.note_loss(vm).await;
@@ -122,11 +123,13 @@ impl Host {
             self.note_failure(vm, why.clone());
         }
         self.end_running(vm).await;
-        if let Err(error) = vm.enter(&self.store, Life::Stopped, |record| record.machine = None) {
+        if let Err(error) = vm.enter(&self.parts.store, Life::Stopped, |record| {
+            record.machine = None
+        }) {
             tracing::error!(vm = %vm.name(), error = &error as &dyn std::error::Error, "end not recorded");
         }
         let killed = self.tickets(|tickets| tickets.forget(vm.id));
-        self.ended.notify_waiters();
+        self.lives.ended.notify_waiters();
         self.end_killed(killed).await;
         // Why it did not come up again is noted.
         let fails = ended == Ended::Restarts && self.boot_again(vm).await.is_err();
@@ -152,7 +155,7 @@ impl Host {
     /// Ends the checkpoints that guests of a family took, once no other VM
     /// is in it: none could use or drop them.
     pub(crate) async fn end_orphans(&self, family: FamilyId) {
-        let mut members = self.registry().all();
+        let mut members = self.parts.registry().all();
         members.retain(|vm| vm.record().family == family);
         if members.iter().all(|vm| vm.is_guests_checkpoint()) {
             for checkpoint in members {
@@ -163,7 +166,7 @@ impl Host {
 
     pub(crate) async fn end_alone(&self, vm: &Arc<Vm>, status: Option<u8>) {
         let mut turn = vm.turn().await;
-        if self.registry().get(vm.id).is_none() {
+        if self.parts.registry().get(vm.id).is_none() {
             return;
         }
         let record = vm.record();
@@ -176,7 +179,7 @@ impl Host {
         self.erase(&record).await;
         let parent = record
             .birth
-            .and_then(|birth| self.registry().get(birth.parent));
+            .and_then(|birth| self.parts.registry().get(birth.parent));
         if let Some(parent) = parent {
             self.tidy(&parent);
         }
@@ -185,7 +188,7 @@ impl Host {
             tickets.ended(vm.id, status);
             tickets.forget(vm.id)
         });
-        self.ended.notify_waiters();
+        self.lives.ended.notify_waiters();
         self.end_killed(killed).await;
     }
 
@@ -205,7 +208,7 @@ impl Host {
             state: VmState::Ending,
             ..record.clone()
         };
-        let noted = self.store.put_vm(&ending);
+        let noted = self.parts.store.put_vm(&ending);
         note(record, "record", noted.map_err(HostError::from));
     }
 
@@ -231,7 +234,12 @@ impl Host {
             return;
         };
         let discarded = match serde_json::from_str::<MachineRecord>(machine) {
-            Ok(machine) => self.engine.discard(&machine).await.map_err(HostError::from),
+            Ok(machine) => self
+                .parts
+                .engine
+                .discard(&machine)
+                .await
+                .map_err(HostError::from),
             Err(error) => Err(HostError::Invalid(error.to_string())),
         };
         note(record, "process", discarded);
@@ -244,19 +252,20 @@ impl Host {
     pub(crate) async fn erase(&self, record: &VmRecord) {
         self.discard_process(record).await;
         // One that was started and not yet recorded is found by the engine.
-        let ended = self.engine.end_processes(record.id).await;
+        let ended = self.parts.engine.end_processes(record.id).await;
         let is_gone = ended.is_ok();
         note(record, "processes", ended.map_err(HostError::from));
         note(
             record,
             "network port",
-            self.network
+            self.parts
+                .network
                 .forget(record.id)
                 .await
                 .map_err(HostError::from),
         );
-        let slices = self.registry().vacate(record);
-        self.remove_files(&slices);
+        let slices = self.parts.registry().vacate(record);
+        self.parts.remove_files(&slices);
         for slice in &slices {
             // A relative's folder stays as long as one of its slices is used.
             let _ = slice.parent().map(fs::remove_dir);
@@ -264,17 +273,17 @@ impl Host {
         note(
             record,
             "folder",
-            remove_folder(&self.folders.sockets(record.id)),
+            remove_folder(&self.parts.folders.sockets(record.id)),
         );
-        let disks = self.folders.disks(record.id);
-        self.remove_files(&crate::snapshot::files(&disks));
+        let disks = self.parts.folders.disks(record.id);
+        self.parts.remove_files(&crate::snapshot::files(&disks));
         let _ = fs::remove_dir(disks);
         if !is_gone {
             self.note_ending(record);
             return self.erase_later(record.clone());
         }
-        match self.store.remove_vm(record.id) {
-            Ok(()) => self.registry().give_back_uid(record.uid),
+        match self.parts.store.remove_vm(record.id) {
+            Ok(()) => self.parts.registry().give_back_uid(record.uid),
             Err(error) => note(record, "record", Err(error.into())),
         }
         for image in record.memory_image.into_iter().chain(record.disk_image) {
@@ -304,12 +313,12 @@ impl Host {
 
     /// Removes a family that has no VM left, here or elsewhere, and its network.
     pub(crate) async fn end_family_if_empty(&self, family: FamilyId) {
-        let mut pending_joins = self.pending_joins.lock().await;
-        let ended = match self.store.remove_family_if_empty(family) {
+        let mut pending_joins = self.peers.pending_joins.lock().await;
+        let ended = match self.parts.store.remove_family_if_empty(family) {
             Ok(true) => {
                 pending_joins.remove(&family);
-                self.sites.forget(family);
-                let removed = self.network.remove_family(family).await;
+                self.peers.sites.forget(family);
+                let removed = self.parts.network.remove_family(family).await;
                 removed.map_err(HostError::from)
             }
             Ok(false) => Ok(()),

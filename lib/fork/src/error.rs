@@ -9,7 +9,7 @@ use crate::{
 use forkyard_agent_link::LinkError;
 use forkyard_capture::CaptureError;
 use forkyard_disk::DiskError;
-use forkyard_guest_image::{BuildError, ImportError, RecipeError};
+use forkyard_host::PartsError;
 use forkyard_image::ImageError;
 use forkyard_network::NetworkError;
 use forkyard_pager::PagerError;
@@ -35,27 +35,12 @@ pub enum HostError {
         /// Requested id.
         id: VmId,
     },
+    /// A part of the host failed, in another way than those that have an error here.
+    #[error(transparent)]
+    Parts(PartsError),
     /// A VM could not do what it was asked.
     #[error(transparent)]
     Vm(#[from] VmError),
-    /// No recipe of that name.
-    #[error("there is no image {name:?}")]
-    NoSuchImage {
-        /// Requested name.
-        name: String,
-    },
-    /// An image cannot be imported under this name.
-    #[error("there is a recipe {name:?}: an image of that name would hide it")]
-    RecipeOfThatName {
-        /// The name.
-        name: String,
-    },
-    /// There is nothing yet to export.
-    #[error("image {name:?} is not built")]
-    NotBuilt {
-        /// The image.
-        name: String,
-    },
     /// A disk that is written to cannot be exported.
     #[error("{vm} runs: its disk changes while it is read")]
     Running {
@@ -68,9 +53,6 @@ pub enum HostError {
         /// The VM.
         vm: VmName,
     },
-    /// An image could not be imported.
-    #[error("the image could not be imported")]
-    Import(#[from] ImportError),
     /// Only a VM that has stopped can be started.
     #[error("{vm} is {state:?}, not stopped")]
     NotStopped {
@@ -126,44 +108,9 @@ pub enum HostError {
         /// A VM that uses it.
         vm: VmName,
     },
-    /// Another daemon has this folder.
-    #[error("another daemon runs in {}", run.display())]
-    Locked {
-        /// The folder.
-        run: PathBuf,
-    },
-    /// A daemon with another run folder has the folder of records.
-    #[error(
-        "another daemon, which runs in {}, keeps its records in {}",
-        run.display(), state.display()
-    )]
-    StateLocked {
-        /// Folder of records.
-        state: PathBuf,
-        /// The run folder of that daemon.
-        run: PathBuf,
-    },
-    /// A folder for sockets or records holds other things.
-    #[error("{} holds other things than Forkyard's", folder.display())]
-    ForeignFolder {
-        /// The folder.
-        folder: PathBuf,
-    },
     /// The daemon is ending, and begins nothing more.
     #[error("the daemon is ending: ask again in a moment")]
     Closing,
-    /// QEMUs, which run as a user without rights, cannot get to their files.
-    #[error("QEMU cannot pass through {}", folder.display())]
-    NotPassable {
-        /// The folder in the way.
-        folder: PathBuf,
-    },
-    /// The pager could not be started.
-    #[error("the pager did not start: {said}")]
-    PagerDidNotStart {
-        /// Message of the program.
-        said: String,
-    },
     /// The guest's agent was never heard of.
     #[error("the guest did not boot; the last it said: {console:?}")]
     Boot {
@@ -231,15 +178,6 @@ pub enum HostError {
     /// The network failed.
     #[error("the family's network failed")]
     Network(#[from] NetworkError),
-    /// A recipe is wrong.
-    #[error(transparent)]
-    Recipe(#[from] RecipeError),
-    /// A guest image could not be built.
-    #[error("the guest image could not be built")]
-    Build(#[source] BuildError),
-    /// A kernel that was asked for cannot be booted.
-    #[error(transparent)]
-    Kernel(BuildError),
     /// Pages of it were on a host that is gone.
     #[error("{vm} lacks pages that cannot be fetched any more: {why}")]
     Lost {
@@ -341,15 +279,19 @@ pub enum HostError {
     },
 }
 
-impl From<BuildError> for HostError {
-    fn from(error: BuildError) -> Self {
-        let is_asked_for = matches!(
-            error,
-            BuildError::NoFile { .. } | BuildError::UnfitKernel { .. }
-        );
-        match is_asked_for {
-            true => Self::Kernel(error),
-            false => Self::Build(error),
+impl From<PartsError> for HostError {
+    fn from(error: PartsError) -> Self {
+        match error {
+            PartsError::Invalid(text) => Self::Invalid(text),
+            PartsError::Vm(error) => Self::Vm(error),
+            PartsError::Vmm(error) => Self::Vmm(error),
+            PartsError::Store(error) => Self::Store(error),
+            PartsError::Pager(error) => Self::Pager(error),
+            PartsError::Image(error) => Self::Image(error),
+            PartsError::Disk(error) => Self::Disk(error),
+            PartsError::Network(error) => Self::Network(error),
+            PartsError::Io { what, path, source } => Self::Io { what, path, source },
+            other => Self::Parts(other),
         }
     }
 }
@@ -369,11 +311,11 @@ impl HostError {
     /// Classifies the error for programs.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Invalid(_) | Self::Recipe(_) => ErrorKind::Invalid,
-            Self::NoSuchImage { .. }
-            | Self::NoSuchCheckpoint { .. }
+            Self::Invalid(_) => ErrorKind::Invalid,
+            Self::NoSuchCheckpoint { .. }
             | Self::NotPublished { .. }
             | Self::NoSuchShare { .. } => ErrorKind::NotFound,
+            Self::Parts(error) => error.kind(),
             Self::Vm(error) => error.kind(),
             Self::Substrate(error) => error.kind(),
             Self::Volume(error) => error.kind(),
@@ -382,8 +324,7 @@ impl HostError {
             | Self::Unsettled { source, .. }
             | Self::Number(source)
             | Self::Room(source) => source.kind,
-            Self::NotPassable { .. }
-            | Self::OtherAgent(_)
+            Self::OtherAgent(_)
             | Self::Lost { .. }
             | Self::Elsewhere { .. }
             | Self::CannotMove { .. }
@@ -396,15 +337,9 @@ impl HostError {
             | Self::NotStopped { .. }
             | Self::NoBoot { .. }
             | Self::NotNoted
-            | Self::RecipeOfThatName { .. }
-            | Self::NotBuilt { .. }
             | Self::Running { .. }
-            | Self::Import(ImportError::Taken { .. })
             | Self::ImageInUse { .. }
-            | Self::Closing
-            | Self::Locked { .. }
-            | Self::StateLocked { .. }
-            | Self::ForeignFolder { .. } => ErrorKind::Conflict,
+            | Self::Closing => ErrorKind::Conflict,
             Self::Ticket(Denied::Unknown(_)) => ErrorKind::NotFound,
             Self::Ticket(Denied::AlreadyCloned(_) | Denied::NotCloned(_) | Denied::Foreign(_)) => {
                 ErrorKind::Conflict
@@ -417,24 +352,12 @@ impl HostError {
             Self::Vmm(error) => engine_kind(error),
             Self::Pager(error) if error.is_timeout() => ErrorKind::Timeout,
             Self::Network(error) if error.is_conflict() => ErrorKind::Conflict,
-            Self::Import(
-                ImportError::Disk(_)
-                | ImportError::Archive(_)
-                | ImportError::Registry { .. }
-                | ImportError::Dockerfile { .. }
-                | ImportError::Incoming { .. }
-                | ImportError::Cancelled,
-            )
-            | Self::Kernel(_) => ErrorKind::Invalid,
-            Self::Import(_)
-            | Self::PagerDidNotStart { .. }
-            | Self::Pager(_)
+            Self::Pager(_)
             | Self::Damaged { .. }
             | Self::Capture(_)
             | Self::Image(_)
             | Self::Disk(_)
             | Self::Network(_)
-            | Self::Build(_)
             | Self::Io { .. } => ErrorKind::Host,
         }
     }

@@ -6,9 +6,8 @@
 use forkyard_events::Broadcast;
 use forkyard_records::VmRecord;
 use forkyard_types::{
-    ByteCount, EventSubject, EventVm, ForkBegun, ForkId, ForkOver, ForkPhase, ForkProgress,
-    ForkReached, ImageChanged, ImageId, MigrationOver, MigrationReached, Occurrence, TicketChanged,
-    TicketId, TransferOver,
+    EventSubject, EventVm, ForkBegun, ForkId, ForkOver, ForkPhase, ForkProgress, ForkReached,
+    ImageId, MigrationOver, MigrationReached, Occurrence, TicketChanged, TicketId, TransferOver,
 };
 use forkyard_vm::events::{about, subject};
 
@@ -83,13 +82,4 @@ pub(crate) fn transfer(events: &Broadcast, pages: ImageId, over: TransferOver) {
         ..EventSubject::default()
     };
     events.publish(subject, Occurrence::TransferOver(over));
-}
-
-/// A guest image takes so much disk from here on; none: it was removed.
-pub(crate) fn image(events: &Broadcast, name: &str, built: Option<ByteCount>) {
-    let subject = EventSubject {
-        image: Some(name.to_owned()),
-        ..EventSubject::default()
-    };
-    events.publish(subject, Occurrence::ImageChanged(ImageChanged { built }));
 }

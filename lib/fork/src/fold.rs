@@ -14,7 +14,7 @@
 //! slice at the bottom has all that was written before the first fork, and
 //! stays where it is.
 
-use crate::{Host, HostError, bases, generation::Generation};
+use crate::{Host, HostError, generation::Generation};
 use forkyard_disk::set_access;
 use forkyard_records::VmRecord;
 use forkyard_types::{ByteCount, DiskSlice};
@@ -123,13 +123,13 @@ impl Host {
         body: &RunningVm,
         give_up: impl Future<Output = ()> + Send,
     ) -> Result<(), HostError> {
-        let own = self.folders.disks(vm.id);
-        let slices = self.registry().frozen(vm.id);
+        let own = self.parts.folders.disks(vm.id);
+        let slices = self.parts.registry().frozen(vm.id);
         let frozen = slices.iter().map(|(slice, users)| {
             Ok::<_, HostError>(FrozenSlice {
                 own: slice.starts_with(&own),
                 alone: *users == 1,
-                bytes: bases::allocated(slice)?,
+                bytes: forkyard_host::allocated(slice)?,
             })
         });
         let frozen = frozen.collect::<Result<Vec<_>, _>>()?;
@@ -144,18 +144,18 @@ impl Host {
         match step {
             Step::Down(_) => {
                 // Its own, and nothing of another VM's lies over it.
-                set_access(base, self.access(&vm.record())?)?;
+                set_access(base, self.parts.access(&vm.record())?)?;
                 let folded = body.machine.fold_disk(upper, base, give_up.boxed()).await;
-                self.seal_frozen(&vm.record());
+                self.parts.seal_frozen(&vm.record());
                 folded?;
             }
             Step::Up(_) => body.machine.lift_disk(upper, base, give_up.boxed()).await?,
         }
-        vm.change(&self.store, |record| {
+        vm.change(&self.parts.store, |record| {
             record.chain.retain(|slice| !upper.contains(slice));
         })?;
-        let unused = self.registry().shorten(vm.id, base);
-        self.remove_files(&unused);
+        let unused = self.parts.registry().shorten(vm.id, base);
+        self.parts.remove_files(&unused);
         for folder in unused.iter().filter_map(|slice| slice.parent()) {
             // That of a relative that is gone goes with its last slice.
             let _ = std::fs::remove_dir(folder);
@@ -170,13 +170,13 @@ impl Host {
 pub(crate) fn slices_of(record: &VmRecord) -> Result<Vec<DiskSlice>, HostError> {
     let mut slices = Vec::new();
     for path in &record.chain {
-        match bases::allocated(path) {
+        match forkyard_host::allocated(path) {
             Ok(allocated) => slices.push(DiskSlice {
                 path: path.display().to_string(),
                 allocated,
             }),
             Err(error) if !slices.is_empty() && error.is_io(ErrorKind::NotFound) => {}
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         }
     }
     Ok(slices)

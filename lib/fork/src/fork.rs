@@ -204,7 +204,7 @@ impl Host {
         asked: Asked,
     ) -> Result<Forked, HostError> {
         let _under_way = self.begin_fork(parent)?;
-        let going = self.progress.begin(parent, wanted.len(), &asked);
+        let going = self.forks.progress.begin(parent, wanted.len(), &asked);
         let outcome = self.make_clones(parent, wanted, &asked, &going).await;
         let outcome = self.unless_removed(parent, outcome).await;
         going.over(&outcome);
@@ -216,7 +216,7 @@ impl Host {
         &'a self,
         parent: &'a Vm,
     ) -> Result<(Begun<'a>, Begun<'a>), HostError> {
-        let here = self.forks.begin().ok_or(HostError::Closing)?;
+        let here = self.forks.under_way.begin().ok_or(HostError::Closing)?;
         let of_parent = parent.forks.begin().ok_or_else(|| removed(parent))?;
         Ok((here, of_parent))
     }
@@ -326,7 +326,7 @@ impl Host {
         }
         self.tidy(parent);
         self.keep_warm(parent, spare);
-        let served = self.pager_call(move |pager| pager.stats(image)).await;
+        let served = self.parts.pager_call(move |pager| pager.stats(image)).await;
         report.pages_fetched = served.map(|usage| usage.pages_served).unwrap_or_default();
         if wanted.is_empty() {
             // No image here lies over it; others get it for as long as it is offered.
@@ -341,21 +341,21 @@ impl Host {
     /// Records how a fork went. Its clones are there whether that succeeds or
     /// not, as it cannot if the parent has gone meanwhile.
     pub(crate) fn note_fork(&self, fork: ForkId, parent: &Vm, report: &ForkReport) {
-        if let Err(error) = self.store.put_fork(fork, parent.id, report) {
+        if let Err(error) = self.parts.store.put_fork(fork, parent.id, report) {
             tracing::warn!(parent = %parent.name(), %fork, error = &error as &dyn std::error::Error, "report not recorded");
         }
     }
 
     /// Ends an image once no VM's memory is a view of it.
     pub(crate) async fn retire(&self, image: ImageId) {
-        let kept = self.registry().all();
+        let kept = self.parts.registry().all();
         if kept.iter().any(|vm| kept_image(vm) == Some(image)) {
             return;
         }
         // Asked of the records alone: many clones that end at once each ask.
-        let used = self.store.families_of_image(image);
+        let used = self.parts.store.families_of_image(image);
         if used.is_ok_and(|families| families.is_empty())
-            && !self.incoming_images.is_held(image)
+            && !self.peers.incoming_images.is_held(image)
             && !self.is_of_substrate(image)
             && let Err(error) = self.drop_image(image).await
         {
@@ -368,10 +368,10 @@ impl Host {
 
     /// Takes an image's name away, in whatever use it is. One that has none any more is fine.
     pub(crate) async fn drop_image(&self, image: ImageId) -> Result<(), HostError> {
-        let dropped = self.pager_call(move |pager| Ok(pager.retire(image)));
+        let dropped = self.parts.pager_call(move |pager| Ok(pager.retire(image)));
         match dropped.await? {
             Ok(()) | Err(PagerError::Refused(Refusal::UnknownImage { .. })) => {
-                self.incoming_images.forget_origin(image);
+                self.peers.incoming_images.forget_origin(image);
                 Ok(())
             }
             Err(error) => Err(error.into()),

@@ -10,7 +10,7 @@
 //! stand still while the VM is forked: a clone has it as it has everything else that runs.
 //! A step that fails leaves those before it done. Each may be done again.
 
-use crate::{Following, Host, HostError, blocking::blocking};
+use crate::{Following, Host, HostError, blocking};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_friendly::{Config, LawConfig};
 use forkyard_types::{
@@ -204,7 +204,12 @@ impl Guest<'_> {
 
     /// Brings the program, unless it is there.
     async fn bring(&self) -> Result<(), HostError> {
-        let path = self.host.folders.guest().join("bin/forkyard-friendly");
+        let path = self
+            .host
+            .parts
+            .folders
+            .guest()
+            .join("bin/forkyard-friendly");
         let (content, ours) = blocking(move || {
             let content =
                 fs::read(&path).map_err(|source| FriendlyError::NoProgram { path, source })?;

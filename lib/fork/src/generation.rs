@@ -10,9 +10,9 @@ use crate::{
     snapshot::{AT_ONCE, Disk, WarmShell},
     volumes::has_volume,
 };
-use forkyard_disk::{Access, copy_template, seal, set_access};
+use forkyard_disk::copy_template;
 use forkyard_records::VmRecord;
-use forkyard_types::{ByteCount, ImageId, VmState, VolumeAt};
+use forkyard_types::{ByteCount, ImageId, VolumeAt};
 use forkyard_vm::{RunningVm, Vm};
 use forkyard_vmm::{Limits, Machine, MachineSpec, Nic, Overlay, Owner};
 use futures::{
@@ -69,11 +69,11 @@ impl Host {
         self.fold_deepest(parent, body).await;
         let record = parent.record();
         let image = ImageId::random();
-        let folder = self.folders.disks(parent.id);
+        let folder = self.parts.folders.disks(parent.id);
         let template = folder.join(format!("{image}.template"));
         let overlay_path = folder.join(format!("{image}.qcow2"));
         let disk = Disk::of(&record, image);
-        let access = self.access(&record)?;
+        let access = self.parts.access(&record)?;
         let made = async {
             self.slice_over(&disk, &template).await?;
             let next = match disk.volume_below() {
@@ -86,13 +86,14 @@ impl Host {
                     }
                 }
             };
-            let promised =
-                self.pager_call(move |pager| pager.promise(image, record.memory.pages()));
+            let promised = self
+                .parts
+                .pager_call(move |pager| pager.promise(image, record.memory.pages()));
             match promised.await {
                 Ok(()) => Ok(next),
                 Err(error) => {
                     next.discard(parent, &*body.machine).await;
-                    Err(error)
+                    Err(HostError::from(error))
                 }
             }
         };
@@ -104,7 +105,7 @@ impl Host {
                 shells: Vec::new(),
             }),
             Err(error) => {
-                self.remove_files(&[template, overlay_path]);
+                self.parts.remove_files(&[template, overlay_path]);
                 if error.is_timeout() {
                     self.retire_later(image);
                 }
@@ -201,7 +202,7 @@ impl Host {
 
     /// Ends a generation that will not be used.
     pub(crate) async fn discard(&self, parent: &Vm, generation: Generation) {
-        self.remove_files(&generation.files());
+        self.parts.remove_files(&generation.files());
         if let Ok(body) = parent.body() {
             generation.next.discard(parent, &*body.machine).await;
         }
@@ -220,44 +221,18 @@ impl Host {
         join_all(ends).await;
     }
 
-    /// Lists the files of a VM's disk with the access of its QEMU, which may
-    /// write, and of its family's, which may read.
-    pub(crate) fn access(&self, record: &VmRecord) -> Result<Access, HostError> {
-        Ok(Access {
-            uid: record.uid,
-            gid: self.gid_of(record.family)?,
-        })
-    }
-
-    /// Makes sure that only its family can read a slice.
-    pub(crate) fn own_slice(&self, record: &VmRecord) -> Result<(), HostError> {
-        Ok(set_access(&record.chain[0], self.access(record)?)?)
-    }
-
-    /// Makes sure that no VM can write the slices that a VM's active one lies over. One that cannot be
-    /// sealed now is when the VM is taken over or forked again.
-    pub(crate) fn seal_frozen(&self, record: &VmRecord) {
-        // Nothing writes a checkpoint.
-        let written = usize::from(record.state != VmState::Checkpoint);
-        for slice in record.chain.iter().skip(written) {
-            if let Err(error) = seal(slice) {
-                tracing::warn!(slice = %slice.display(), error = &error as &dyn std::error::Error, "not sealed");
-            }
-        }
-    }
-
     pub(crate) async fn machine_spec(
         &self,
         record: &VmRecord,
         mac: forkyard_types::Mac,
     ) -> Result<MachineSpec, HostError> {
-        let tap = self.network.create_tap(record.id)?;
+        let tap = self.parts.network.create_tap(record.id)?;
         Ok(MachineSpec {
             id: record.id,
-            dir: self.folders.sockets(record.id),
+            dir: self.parts.folders.sockets(record.id),
             owner: Owner {
                 uid: record.uid,
-                gid: self.gid_of(record.family)?,
+                gid: self.parts.gid_of(record.family)?,
             },
             vcpus: std::num::NonZeroU8::new(record.vcpus).unwrap_or(std::num::NonZeroU8::MIN),
             memory: record.memory,
@@ -266,10 +241,10 @@ impl Host {
             withheld: self.withheld(record)?,
             disk: Some(self.root_disk(record).await?),
             data: self.data_drives(record).await?,
-            volumes: has_volume(record).then(|| self.folders.sockets_of_volumes()),
+            volumes: has_volume(record).then(|| self.parts.folders.sockets_of_volumes()),
             nic: Some(Nic { tap, mac }),
             limits: limits(record),
-            page_reporting: self.options.page_reporting,
+            page_reporting: self.parts.options.page_reporting,
         })
     }
 }

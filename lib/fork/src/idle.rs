@@ -104,7 +104,7 @@ impl Host {
     pub async fn use_vm(&self, vm: &str) -> Result<Used, HostError> {
         let vm = self.vm(vm)?;
         let in_use = self.used(&vm).await?;
-        Ok(Used::new(vm, in_use, self.options.patience))
+        Ok(Used::new(vm, in_use, self.parts.options.patience))
     }
 
     /// Counts a use of a VM for as long as what is returned is held, and wakes the VM if it sleeps.
@@ -134,7 +134,7 @@ impl Host {
         }
         let began = Instant::now();
         if vm.is_paused() {
-            vm.unpause(&self.store).await?;
+            vm.unpause(&self.parts.store).await?;
         } else if !vm.is_running() {
             let _turn = vm.turn().await;
             self.boot_again(vm).await?;
@@ -166,7 +166,7 @@ impl Host {
 
     async fn look_after(&self, known: &mut BTreeMap<VmId, Quiet>) {
         let mut vms = Vec::new();
-        for vm in self.registry().all() {
+        for vm in self.parts.registry().all() {
             let idle = lock(&vm.terms).idle;
             let runs = vm.life().shown() == VmState::Running && vm.silence().is_none();
             if let Some(idle) = idle.filter(|_| runs) {
@@ -208,7 +208,7 @@ impl Host {
         if vms.all(|vm| vm.record().publish.is_empty()) {
             return BTreeMap::new();
         }
-        self.network.led().await.unwrap_or_else(|error| {
+        self.parts.network.led().await.unwrap_or_else(|error| {
             tracing::warn!(
                 error = &error as &dyn Error,
                 "connections to published ports are not seen"

@@ -4,7 +4,7 @@
 //! A client sends an image and receives one, or names one that a registry has; no file is ever read or written
 //! because a client has named it. Whatever breaks off leaves nothing.
 
-use crate::{Host, HostError, blocking::blocking, snapshot::Disk};
+use crate::{Host, HostError, blocking, snapshot::Disk};
 use forkyard_disk::{Backing, Format, QemuImg};
 use forkyard_guest_image::{Cancel, Dockerfile, EXPORT, Reach, Source};
 use forkyard_types::{
@@ -57,7 +57,7 @@ impl Host {
             .parse()
             .map_err(|error| HostError::Invalid(format!("{error}")))?;
         let source = source(request)?;
-        let bases = self.bases.clone();
+        let bases = self.parts.bases();
         let (looks, wanted) = (bases.clone(), name.clone());
         blocking(move || looks.refuse_taken(&wanted)).await?;
         let cancel = Cancel::default();
@@ -69,7 +69,7 @@ impl Host {
                 piece: io::Cursor::default(),
                 ended: false,
             };
-            bases.import(&name, source, from, &given_up)
+            Ok(bases.import(&name, source, from, &given_up)?)
         }));
         Ok(Incoming {
             pieces: Some(pieces),
@@ -90,14 +90,14 @@ impl Host {
             .map_err(|error| HostError::Invalid(format!("{error}")))?;
         let size = disk_size(request.size, request.size_mib)?;
         let start = when(request.start);
-        let bases = self.bases.clone();
+        let bases = self.parts.bases();
         let (looks, wanted) = (bases.clone(), name.clone());
         blocking(move || looks.refuse_taken(&wanted)).await?;
         let cancel = Cancel::default();
         let given_up = cancel.clone();
         let outcome = tokio::spawn(blocking(move || {
             let from = (&request.reference, reach);
-            bases.pull(&name, from, (size, start), &given_up)
+            Ok(bases.pull(&name, from, (size, start), &given_up)?)
         }));
         Ok(Incoming {
             pieces: None,
@@ -129,7 +129,7 @@ impl Host {
             .map_err(|error| HostError::Invalid(format!("{error}")))?;
         let size = disk_size(request.size, request.size_mib)?;
         let start = when(request.start);
-        let bases = self.bases.clone();
+        let bases = self.parts.bases();
         let (looks, wanted) = (bases.clone(), name.clone());
         blocking(move || looks.refuse_taken(&wanted)).await?;
         let cancel = Cancel::default();
@@ -141,7 +141,7 @@ impl Host {
                 piece: io::Cursor::default(),
                 ended: false,
             };
-            bases.build_from(&name, (&dockerfile, size, start), from, &given_up)
+            Ok(bases.build_from(&name, (&dockerfile, size, start), from, &given_up)?)
         }));
         Ok(Incoming {
             pieces: Some(pieces),
@@ -152,7 +152,7 @@ impl Host {
 
     /// One image. Cancel-safe.
     pub async fn image(&self, name: &str) -> Result<GuestImage, HostError> {
-        self.bases.inspect(name.to_owned()).await
+        Ok(self.parts.bases().inspect(name.to_owned()).await?)
     }
 
     /// The disk of an image, as it is or converted. Cancel-safe.
@@ -161,7 +161,7 @@ impl Host {
         name: &str,
         format: ExportFormat,
     ) -> Result<Outgoing, HostError> {
-        let (bases, wanted) = (self.bases.clone(), name.to_owned());
+        let (bases, wanted) = (self.parts.bases(), name.to_owned());
         let path = blocking(move || bases.disk(&wanted)).await?;
         if format == ExportFormat::Raw {
             let file = File::open(&path).map_err(HostError::io("read", &path))?;
@@ -202,7 +202,7 @@ impl Host {
             format: Format::Qcow2,
         });
         let base = base.map(|base| Backing {
-            path: self.folders.page_image(base),
+            path: self.parts.folders.page_image(base),
             format: Format::Raw,
         });
         let chain: Vec<_> = slices.chain(base).collect();
@@ -210,7 +210,7 @@ impl Host {
     }
 
     async fn export(&self, chain: &[Backing], format: ExportFormat) -> Result<Outgoing, HostError> {
-        let folder = self.folders.cache.join("tmp");
+        let folder = self.parts.folders.cache.join("tmp");
         fs::create_dir_all(&folder).map_err(HostError::io("create", &folder))?;
         // It has a name until it is whole, for a program to open it in a room of its own. Held,
         // so that it is not taken for one that a daemon has left.
@@ -221,7 +221,7 @@ impl Host {
             .map_err(HostError::io("write in", &folder))?;
         let program = QemuImg {
             patience: CONVERTS,
-            ..self.images.clone()
+            ..self.parts.images.clone()
         };
         let format = match format {
             ExportFormat::Raw => Format::Raw,

@@ -15,7 +15,7 @@
 //! that dies leaves the wish recorded: the next one goes on. A VM that stops is not copied until it starts. What
 //! fails is tried again a little later and shown.
 
-use crate::{Host, HostError, bases, blocking::blocking, generation::Generation, snapshot::Disk};
+use crate::{Host, HostError, blocking, generation::Generation, snapshot::Disk};
 use forkyard_records::VmRecord;
 use forkyard_types::{ByteCount, IndependenceView, VmId, VmInspect};
 use forkyard_vm::{Vm, lock};
@@ -76,7 +76,7 @@ impl Host {
         if self.is_independent(&record).await? {
             return Ok(());
         }
-        self.store.put_independence(vm.id)?;
+        self.parts.store.put_independence(vm.id)?;
         self.go_on_copying(vm);
         Ok(())
     }
@@ -87,8 +87,10 @@ impl Host {
         record: &VmRecord,
     ) -> Result<IndependenceView, HostError> {
         let independent = self.is_independent(record).await?;
-        let copying = lock(&self.independence.0).get(&record.id).cloned();
-        let wanted = copying.is_some() || self.store.wants_independence(record.id)?;
+        let copying = lock(&self.substrates.independence.0)
+            .get(&record.id)
+            .cloned();
+        let wanted = copying.is_some() || self.parts.store.wants_independence(record.id)?;
         let Copying { now, problem } = copying.unwrap_or_default();
         Ok(IndependenceView {
             independent,
@@ -101,7 +103,7 @@ impl Host {
 
     /// Checks that a disk depends on no file of others: each slice is the VM's own, and the lowest lies over nothing.
     async fn is_independent(&self, record: &VmRecord) -> Result<bool, HostError> {
-        let own = self.folders.disks(record.id);
+        let own = self.parts.folders.disks(record.id);
         match record.chain.iter().all(|slice| slice.starts_with(&own)) {
             true => self.is_whole(&Disk::at_rest(record)).await,
             false => Ok(false),
@@ -110,8 +112,8 @@ impl Host {
 
     /// Goes on with all that an earlier daemon began. Called once, when VMs are known.
     pub(crate) fn resume_independence(&self) -> Result<(), HostError> {
-        for id in self.store.wanting_independence()? {
-            let vm = self.registry().get(id);
+        for id in self.parts.store.wanting_independence()? {
+            let vm = self.parts.registry().get(id);
             if let Some(vm) = vm.filter(|vm| vm.is_running()) {
                 self.go_on_copying(&vm);
             }
@@ -121,14 +123,19 @@ impl Host {
 
     /// Goes on with a VM that starts again, if that is wanted of it.
     pub(crate) fn resume_independence_of(&self, vm: &Arc<Vm>) {
-        if self.store.wants_independence(vm.id).is_ok_and(|it| it) {
+        if self
+            .parts
+            .store
+            .wants_independence(vm.id)
+            .is_ok_and(|it| it)
+        {
             self.go_on_copying(vm);
         }
     }
 
     /// Copies in the background until it is done, or until the VM does not run any more.
     fn go_on_copying(&self, vm: &Arc<Vm>) {
-        let mut copies = lock(&self.independence.0);
+        let mut copies = lock(&self.substrates.independence.0);
         if copies.contains_key(&vm.id) {
             return;
         }
@@ -141,7 +148,7 @@ impl Host {
                     let Some(host) = host.upgrade() else { return };
                     let next = host.copy_below(&vm).await;
                     if matches!(next, Next::Done) {
-                        lock(&host.independence.0).remove(&vm.id);
+                        lock(&host.substrates.independence.0).remove(&vm.id);
                     }
                     next
                 };
@@ -156,7 +163,7 @@ impl Host {
     /// One attempt.
     async fn copy_below(&self, vm: &Arc<Vm>) -> Next {
         let mut turn = vm.turn().await;
-        if self.registry().get(vm.id).is_none() || vm.body().is_err() {
+        if self.parts.registry().get(vm.id).is_none() || vm.body().is_err() {
             return Next::Done;
         }
         // Shells that wait for a fork lie over the slice as it is.
@@ -200,17 +207,17 @@ impl Host {
         }
         let active = record.chain.first().cloned().unwrap_or_default();
         blocking(move || settled(&active)).await?;
-        vm.change(&self.store, |record| {
+        vm.change(&self.parts.store, |record| {
             record.chain.truncate(1);
             record.disk_image = None;
         })?;
-        let unused = self.registry().part(vm.id);
-        self.remove_files(&unused);
+        let unused = self.parts.registry().part(vm.id);
+        self.parts.remove_files(&unused);
         for folder in unused.iter().filter_map(|slice| slice.parent()) {
             // That of a relative that is gone goes with its last slice.
             let _ = std::fs::remove_dir(folder);
         }
-        self.store.remove_independence(vm.id)?;
+        self.parts.store.remove_independence(vm.id)?;
         if let Some(image) = record.disk_image {
             self.retire(image).await;
         }
@@ -221,16 +228,17 @@ impl Host {
     /// The file below all slices of a disk, if there is one.
     async fn lowest(&self, record: &VmRecord) -> Result<Option<PathBuf>, HostError> {
         if let Some(image) = record.disk_image {
-            return Ok(Some(self.folders.page_image(image)));
+            return Ok(Some(self.parts.folders.page_image(image)));
         }
         let Some(bottom) = record.chain.last().cloned() else {
             return Ok(None);
         };
-        blocking(move || bases::backing_of(&bottom).map_err(HostError::io("read", &bottom))).await
+        blocking(move || forkyard_host::backing_of(&bottom).map_err(HostError::io("read", &bottom)))
+            .await
     }
 
     fn note_copy(&self, vm: VmId, note: impl FnOnce(&mut Copying)) {
-        if let Some(copying) = lock(&self.independence.0).get_mut(&vm) {
+        if let Some(copying) = lock(&self.substrates.independence.0).get_mut(&vm) {
             note(copying);
         }
     }
@@ -242,7 +250,7 @@ fn settled(slice: &Path) -> Result<(), HostError> {
     File::open(slice)
         .and_then(|file| file.sync_all())
         .map_err(HostError::io("write", slice))?;
-    match bases::backing_of(slice).map_err(HostError::io("read", slice))? {
+    match forkyard_host::backing_of(slice).map_err(HostError::io("read", slice))? {
         None => Ok(()),
         Some(over) => Err(HostError::Invalid(format!(
             "{} lies over {} still",

@@ -28,7 +28,7 @@ impl Host {
     /// Finds the family of a VM of this host that another is to join.
     pub(crate) fn family_to_join(&self, member: &str) -> Result<FamilyRecord, HostError> {
         let vm = self.vm(member)?;
-        let family = self.store.family(vm.record().family)?;
+        let family = self.parts.store.family(vm.record().family)?;
         family.ok_or_else(|| {
             HostError::Vm(VmError::Unknown {
                 name: member.to_owned(),
@@ -40,7 +40,7 @@ impl Host {
     /// has. The second is held until the VM is recorded.
     pub(crate) fn take_place(&self, family: FamilyId) -> Result<(Member, Places), HostError> {
         // It is no clone: no limit applies.
-        let mut place = self.quotas.take(family, 1, None, || 0)?;
+        let mut place = self.families.quotas.take(family, 1, None, || 0)?;
         let members = self.take_members(family, &mut place)?;
         let no_place = || HostError::Invalid("the family has no place left".into());
         Ok((members.into_iter().next().ok_or_else(no_place)?, place))
@@ -69,6 +69,6 @@ impl Host {
         if ports.is_empty() {
             return Ok(());
         }
-        Ok(self.network.publish(family, to, ports, taken).await?)
+        Ok(self.parts.network.publish(family, to, ports, taken).await?)
     }
 }

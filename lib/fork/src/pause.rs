@@ -16,7 +16,9 @@ impl Host {
     }
 
     pub(crate) async fn pause_vm(&self, vm: &Vm) -> Result<(), HostError> {
-        Ok(vm.pause(&self.store, self.options.to_hold_still()).await?)
+        Ok(vm
+            .pause(&self.parts.store, self.parts.options.to_hold_still())
+            .await?)
     }
 
     /// Lets a paused VM go on. No error if it runs. Not cancel-safe: run it on
@@ -24,7 +26,7 @@ impl Host {
     pub async fn resume(&self, vm: &str) -> Result<VmView, HostError> {
         let vm = self.vm(vm)?;
         let _one = vm.sleep.lock().await;
-        vm.unpause(&self.store).await?;
+        vm.unpause(&self.parts.store).await?;
         drop(vm.uses.begin());
         self.is_where_wanted(&vm);
         Ok(vm.view())

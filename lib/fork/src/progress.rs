@@ -3,10 +3,10 @@
 //! Each host keeps count of the clones that it makes. The one whose VM is forked knows
 //! which others make how many, and asks these only when a client looks.
 
-use crate::{Host, HostError, clone::Asked, events};
+use crate::{Host, HostError, clone::Asked, events, fork_priority::ForkPriority};
 use forkyard_events::Broadcast;
 use forkyard_types::{EventVm, ForkId, ForkPhase, ForkProgress, Handout, HostProgress, VmId};
-use forkyard_vm::{Vm, lock};
+use forkyard_vm::{UnderWay, Vm, lock};
 use futures::future::join_all;
 use std::{
     collections::VecDeque,
@@ -20,6 +20,26 @@ use tokio::time::timeout;
 const KEPT: usize = 32;
 /// Time another host may take to report its progress.
 const ANSWERS: Duration = Duration::from_secs(1);
+
+/// Forks of this host: under way, watched, and made before guests run.
+#[derive(Debug)]
+pub(crate) struct Forks {
+    /// Forks and checkpoints under way; none begins once the daemon ends.
+    pub under_way: UnderWay,
+    pub progress: Progress,
+    /// Priority of the threads that make a fork.
+    pub priority: ForkPriority,
+}
+
+impl Forks {
+    pub fn new(events: Broadcast) -> Self {
+        Self {
+            under_way: UnderWay::default(),
+            progress: Progress::new(events),
+            priority: ForkPriority::default(),
+        }
+    }
+}
 
 /// Forks under way, and those that were lately, in the order in which they began.
 #[derive(Clone, Debug, Default)]
@@ -209,7 +229,7 @@ impl Host {
         // A name may have been another VM's before; one that is gone is still asked for by it.
         let found = self.find(vm);
         let of = found.as_ref().map_or(vm, |found| found.id.as_str());
-        let forks = self.progress.of(of);
+        let forks = self.forks.progress.of(of);
         if forks.is_empty() {
             found?;
         }
@@ -231,7 +251,7 @@ impl Host {
         asker: Option<&str>,
     ) -> Result<Vec<ForkProgress>, HostError> {
         let name = self.substrate_named(name, asker)?;
-        let watched = self.progress.of(name.as_str()).into_iter();
+        let watched = self.forks.progress.of(name.as_str()).into_iter();
         let watched = watched.map(|(_, progress)| progress);
         Ok(watched.filter(|it| it.watch.is_some()).collect())
     }

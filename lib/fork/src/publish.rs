@@ -35,18 +35,25 @@ impl Host {
                 vm.name(),
             )));
         }
-        let ports = self.network.take_ports(more)?;
-        if self.network.route(record.family).is_none() {
+        let ports = self.parts.network.take_ports(more)?;
+        if self.parts.network.route(record.family).is_none() {
             let route = Route {
                 gateway: vm.network.gateway(),
                 resolvers: Vec::new(),
             };
             self.tell_route(&vm, &route).await?;
         }
-        vm.change(&self.store, |record| record.publish.extend(more))?;
+        vm.change(&self.parts.store, |record| record.publish.extend(more))?;
         let to = address(vm.network, &record).ip;
-        if let Err(error) = self.network.publish(record.family, to, more, ports).await {
-            vm.change(&self.store, |now| now.publish.clone_from(&record.publish))?;
+        if let Err(error) = self
+            .parts
+            .network
+            .publish(record.family, to, more, ports)
+            .await
+        {
+            vm.change(&self.parts.store, |now| {
+                now.publish.clone_from(&record.publish)
+            })?;
             return Err(error.into());
         }
         Ok(self.view_of(&vm))
@@ -72,9 +79,12 @@ impl Host {
                 transport,
             });
         }
-        vm.change(&self.store, |record| record.publish.clone_from(&kept))?;
+        vm.change(&self.parts.store, |record| record.publish.clone_from(&kept))?;
         let to = address(vm.network, &record).ip;
-        self.network.unpublish(record.family, to, &kept).await?;
+        self.parts
+            .network
+            .unpublish(record.family, to, &kept)
+            .await?;
         Ok(self.view_of(&vm))
     }
 
@@ -82,7 +92,7 @@ impl Host {
     pub(crate) async fn close_ports(&self, vm: &Vm) -> Result<(), HostError> {
         let record = vm.record();
         let to = address(vm.network, &record).ip;
-        Ok(self.network.unpublish(record.family, to, &[]).await?)
+        Ok(self.parts.network.unpublish(record.family, to, &[]).await?)
     }
 
     /// Tells a guest of its way out.
@@ -120,7 +130,7 @@ impl Host {
             vm: vm.name(),
             said: "it did not answer in time".to_owned(),
         };
-        let told = timeout(self.options.patience, ended).await;
+        let told = timeout(self.parts.options.patience, ended).await;
         told.unwrap_or_else(|_| Err(late()))
     }
 }

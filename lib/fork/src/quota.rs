@@ -113,26 +113,27 @@ impl Host {
         asker: Asker,
     ) -> Result<Places, HostError> {
         let of_family = self
+            .parts
             .store
             .family(family)?
             .and_then(|family| family.max_clones);
         let limit = match asker {
             Asker::Outside => of_family,
             Asker::Guest => {
-                let most = self.options.guests.clones;
+                let most = self.parts.options.guests.clones;
                 Some(of_family.map_or(most, |limit| limit.min(most)))
             }
         };
         let alive = || {
-            let all = self.registry().all();
+            let all = self.parts.registry().all();
             let clones = all.iter().filter(|vm| {
                 let record = vm.record();
                 record.family == family && record.birth.is_some() && vm.is_running()
             });
-            let count = clones.count() + self.remote_clones.of_family(family);
+            let count = clones.count() + self.peers.remote_clones.of_family(family);
             u16::try_from(count).unwrap_or(u16::MAX)
         };
-        Ok(self.quotas.take(family, want, limit, alive)?)
+        Ok(self.families.quotas.take(family, want, limit, alive)?)
     }
 
     /// Takes a place in the family for each of them: the next that no VM has and
@@ -143,14 +144,14 @@ impl Host {
         places: &mut Places,
     ) -> Result<Vec<Member>, HostError> {
         let limit = forkyard_network::Subnet::MEMBERS;
-        let members =
-            places.choose(|count, taken| self.store.take_members(family, count, limit, taken))?;
+        let members = places
+            .choose(|count, taken| self.parts.store.take_members(family, count, limit, taken))?;
         Ok(members)
     }
 
     /// Takes the places that an earlier daemon promised.
     pub(crate) fn places_of(&self, family: FamilyId, members: Vec<Member>) -> Places {
-        self.quotas.retake(family, members)
+        self.families.quotas.retake(family, members)
     }
 }
 

@@ -57,7 +57,7 @@ impl Host {
             return Ok(());
         }
         let record: MachineRecord = lost.machine.record().clone();
-        let machine = match self.engine.adopt(record).await {
+        let machine = match self.parts.engine.adopt(record).await {
             Err(error) if error.kind() == VmmErrorKind::Gone => return Ok(()),
             adopted => adopted?,
         };
@@ -66,7 +66,7 @@ impl Host {
         if let Some(generation) = turn.take::<Generation>() {
             self.discard(vm, generation).await;
         }
-        self.settle_chain(vm, &*body.machine).await?;
+        self.parts.settle_chain(vm, &*body.machine).await?;
         let stopped = body.machine.run_state().await? == RunState::Paused;
         if stopped && !vm.is_paused() {
             body.machine.cont().await?;

@@ -42,7 +42,6 @@ pub(crate) use hand_out::PeerRequests;
 pub(crate) use hosts::check as check_hosts;
 pub(crate) use incoming_images::{Hold, IncomingImages};
 pub(crate) use keys::draw;
-pub use order::{SettleFirst, UnknownOrder};
 pub(crate) use remote_clones::{RemoteClones, late, order};
 pub(crate) use sites::Sites;
 pub(crate) use take::{page_run, received, run, unpacked};
@@ -59,12 +58,32 @@ use forkyard_types::{
 };
 use futures::future::BoxFuture;
 use std::{
+    collections::BTreeSet,
     fmt,
     net::{IpAddr, SocketAddr},
-    sync::Arc,
+    sync::{Arc, Mutex, OnceLock},
     time::Duration,
 };
 use tokio::net::UnixStream;
+
+/// What this host has of others, and others of it.
+#[derive(Debug, Default)]
+pub(crate) struct Peers {
+    /// Other hosts, once they are known.
+    pub peering: OnceLock<Peering>,
+    /// Pages and VMs that arrive from other hosts.
+    pub incoming_images: IncomingImages,
+    /// Clones that other hosts made for this one.
+    pub remote_clones: RemoteClones,
+    /// Clones of theirs that are being ended, because they are no longer awaited.
+    pub pending_removal: Mutex<BTreeSet<VmId>>,
+    /// Families whose network could not be joined with other hosts', to be tried again.
+    /// Held while one is joined, or ended: what was heard last must be what is done
+    /// last.
+    pub pending_joins: tokio::sync::Mutex<BTreeSet<FamilyId>>,
+    /// Sites of families' members that have moved.
+    pub sites: Sites,
+}
 
 /// Another host, as this one reaches it. Errors are its own, or say why it could
 /// not be asked.
@@ -201,7 +220,12 @@ impl Host {
     /// Makes other hosts known to this one, which gives them pages at `pages`;
     /// none: it takes clones of theirs and sends none. Once in the life of a host.
     pub fn set_peers(&self, pages: Option<SocketAddr>, neighbours: Box<dyn Neighbours>) {
-        if self.peering.set(Peering { pages, neighbours }).is_ok() {
+        if self
+            .peers
+            .peering
+            .set(Peering { pages, neighbours })
+            .is_ok()
+        {
             self.watch_remote_clones();
             self.watch_news();
         }
@@ -213,21 +237,25 @@ impl Host {
         max_clones: Option<u16>,
     ) -> Result<FamilyRecord, HostError> {
         let id = FamilyId::random();
-        let Some(peering) = self.peering.get() else {
-            return Ok(self.store.found_family(id, Subnet::FAMILIES, max_clones)?);
+        let Some(peering) = self.peers.peering.get() else {
+            return Ok(self
+                .parts
+                .store
+                .found_family(id, Subnet::FAMILIES, max_clones)?);
         };
         // Hosts that do not tell each other are not likely to draw the same.
         let drawn = uuid::Uuid::new_v4().as_u128() % u128::from(Subnet::FAMILIES);
         let mut from = u16::try_from(drawn).unwrap_or(0);
         for _ in 0..Subnet::FAMILIES {
-            let family = self
-                .store
-                .found_family_from(from, id, Subnet::FAMILIES, max_clones)?;
+            let family =
+                self.parts
+                    .store
+                    .found_family_from(from, id, Subnet::FAMILIES, max_clones)?;
             let claimed = peering.neighbours.claim(family.number, id).await;
             if matches!(claimed, Ok(true)) {
                 return Ok(family);
             }
-            self.store.remove_family_if_empty(id)?;
+            self.parts.store.remove_family_if_empty(id)?;
             claimed.map_err(HostError::Number)?;
             from = (family.number.0 + 1) % Subnet::FAMILIES;
         }
@@ -239,17 +267,17 @@ impl Host {
     }
 
     pub(crate) fn neighbours(&self) -> Option<&dyn Neighbours> {
-        let peering = self.peering.get()?;
+        let peering = self.peers.peering.get()?;
         Some(&*peering.neighbours)
     }
 
     fn is_gone(&self, name: &str) -> bool {
-        let peering = self.peering.get();
+        let peering = self.peers.peering.get();
         peering.is_some_and(|peering| peering.neighbours.is_gone(name))
     }
 
     pub(crate) fn peer(&self, name: &str) -> Result<Arc<dyn Peer>, HostError> {
-        let found = match self.peering.get() {
+        let found = match self.peers.peering.get() {
             Some(peering) => peering.neighbours.find(name),
             None => return Err(HostError::NoPeers),
         };

@@ -27,13 +27,13 @@ impl Host {
             let name = name.to_string();
             return Err(StoreError::NameTaken { name }.into());
         }
-        if self.registry().get(vm.id).is_none() {
+        if self.parts.registry().get(vm.id).is_none() {
             let name = vm.name().to_string();
             return Err(HostError::Vm(VmError::Unknown { name }));
         }
-        vm.change(&self.store, |record| record.name = name)?;
+        vm.change(&self.parts.store, |record| record.name = name)?;
         let state = vm.life().shown();
-        forkyard_vm::events::changed(&self.events, &vm.record(), state, state);
+        forkyard_vm::events::changed(&self.parts.events, &vm.record(), state, state);
         Ok(())
     }
 }

@@ -131,7 +131,7 @@ impl Host {
     /// Starts a VM that is due, unless that has changed while its turn was waited for.
     pub(crate) async fn start_in_time(&self, vm: &Arc<Vm>) {
         let _turn = vm.turn().await;
-        let is_there = self.registry().get(vm.id).is_some() && !vm.forks.is_closed();
+        let is_there = self.parts.registry().get(vm.id).is_some() && !vm.forks.is_closed();
         let due = lock(&vm.terms).restarts.due.is_some();
         if !is_there || !due || vm.record().state != VmState::Stopped || vm.is_running() {
             return;

@@ -34,14 +34,15 @@ mod standby;
 mod stored;
 mod trusted;
 
-pub(crate) use backup::Backups;
+use backup::Backups;
 pub(crate) use boots::to_keep;
 pub use error::SubstrateError;
-pub(crate) use porter::Chosen;
+use porter::Chosen;
 pub use porter::Stores;
-pub(crate) use standby::Standbys;
+use standby::Standbys;
 
-use crate::{Host, HostError, bases::allocated, blocking::blocking};
+use crate::{Host, HostError, blocking, independence::Independence};
+use forkyard_host::allocated;
 use forkyard_records::SubstrateRecord;
 use forkyard_substrate::access::{Act, may};
 use forkyard_types::{
@@ -49,7 +50,12 @@ use forkyard_types::{
     SubstrateParts, SubstrateView, VmId, VmName,
 };
 use serde::{Deserialize, Serialize};
-use std::{fs, io, path::Path};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    path::Path,
+    sync::{Arc, Mutex},
+};
 
 /// Memory, as a layer.
 const MEMORY: &str = "memory.pages";
@@ -57,6 +63,25 @@ const MEMORY: &str = "memory.pages";
 const DISK: &str = "disk.pages";
 /// State of CPUs and devices.
 const DEVICES: &str = "devices";
+
+/// Substrates of this host, and what is being made of them.
+#[derive(Debug, Default)]
+pub(crate) struct Substrates {
+    /// Held while a substrate is made or removed. Names of boots that could not be kept: this
+    /// daemon tries none of them again.
+    pub docks: tokio::sync::Mutex<BTreeSet<VmName>>,
+    /// Object stores of substrates.
+    pub stores: Chosen,
+    pub backups: Backups,
+    /// Disks that come to depend on nothing.
+    pub independence: Independence,
+    /// VMs that are ready to be taken.
+    pub standbys: Standbys,
+    /// Memory of substrates as that of larger VMs, and the images that it is a view of.
+    pub larger: Mutex<BTreeMap<ImageId, ImageId>>,
+    /// Names that activations under way will give.
+    pub promised: Arc<Mutex<BTreeSet<String>>>,
+}
 
 /// Record of a substrate.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -183,7 +208,7 @@ impl Host {
         name: &str,
         asker: Option<&str>,
     ) -> Result<SubstrateView, HostError> {
-        let _turn = self.docks.lock().await;
+        let _turn = self.substrates.docks.lock().await;
         let found = self.substrate(name, Act::Remove, asker)?;
         if found.entry.boot {
             self.forget_cached(&found.name);
@@ -200,7 +225,7 @@ impl Host {
             return Err(SubstrateError::InUse { name, by }.into());
         }
         self.end_standby(&found.name).await?;
-        self.store.remove_substrate(&found.name)?;
+        self.parts.store.remove_substrate(&found.name)?;
         self.release_larger(parts.memory.image).await;
         self.discard_parts(&parts).await;
         Ok(view)
@@ -226,13 +251,13 @@ impl Host {
     /// Tells whether a page image belongs to a substrate. If that cannot be
     /// read, it may be.
     pub(crate) fn is_of_substrate(&self, image: ImageId) -> bool {
-        self.smaller(image).is_some() || self.store.is_of_substrate(image).unwrap_or(true)
+        self.smaller(image).is_some() || self.parts.store.is_of_substrate(image).unwrap_or(true)
     }
 
     /// Removes the boots of a guest image that are kept, for it is to be removed; refuses that if
     /// another substrate lies over it.
     pub(crate) async fn release_guest_image(&self, image: &str) -> Result<(), HostError> {
-        let _turn = self.docks.lock().await;
+        let _turn = self.substrates.docks.lock().await;
         let of_image = |it: &Substrate| it.entry.image == image;
         for boot in self.all_substrates()?.into_iter().filter(of_image) {
             if boot.entry.boot {
@@ -249,7 +274,7 @@ impl Host {
     }
 
     fn all_substrates(&self) -> Result<Vec<Substrate>, HostError> {
-        let records = self.store.substrates()?.into_iter();
+        let records = self.parts.store.substrates()?.into_iter();
         records.map(Substrate::read).collect()
     }
 
@@ -290,7 +315,7 @@ impl Host {
         let (own, larger): (Vec<_>, Vec<_>) =
             standbys.into_iter().partition(|(size, _)| *size == docked);
         // From the records: a VM that is being made is not listed yet.
-        let vms = self.store.vms()?.into_iter().filter(over);
+        let vms = self.parts.store.vms()?.into_iter().filter(over);
         let vms = vms.filter(|record| !ready.contains(&record.id));
         Ok(SubstrateView {
             name: name.clone(),
@@ -316,7 +341,7 @@ impl Host {
         for image in [parts.memory.image, parts.disk.image] {
             self.retire(image).await;
         }
-        let folder = self.folders.substrate(parts.memory.image);
+        let folder = self.parts.folders.substrate(parts.memory.image);
         let removed = blocking(move || {
             let removed = gone(fs::remove_dir_all(&folder), &folder);
             // With the last of them.
@@ -350,5 +375,5 @@ fn gone(removed: io::Result<()>, path: &Path) -> Result<(), HostError> {
 }
 
 fn size(path: &Path) -> Result<ByteCount, HostError> {
-    allocated(path)
+    Ok(allocated(path)?)
 }

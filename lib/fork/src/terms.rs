@@ -99,10 +99,10 @@ impl Host {
         let mut terms = lock(&vm.terms);
         let mut changed = terms.clone();
         change(&mut changed);
-        self.store.put_terms(vm.id, &changed)?;
+        self.parts.store.put_terms(vm.id, &changed)?;
         *terms = changed;
         drop(terms);
-        self.terms_changed.notify_one();
+        self.lives.terms_changed.notify_one();
         Ok(())
     }
 
@@ -116,7 +116,7 @@ impl Host {
 
     /// Gives a VM that an earlier daemon left the terms that are recorded of it.
     pub(crate) fn recall_terms(&self, vm: &Vm) -> Result<(), HostError> {
-        if let Some(terms) = self.store.terms_of(vm.id)? {
+        if let Some(terms) = self.parts.store.terms_of(vm.id)? {
             *lock(&vm.terms) = terms;
         }
         Ok(())
@@ -145,7 +145,7 @@ impl Host {
 
     /// Gives a clone what its parent has.
     pub(crate) fn inherit_terms(&self, parent: VmId, clone: &Vm) -> Result<(), HostError> {
-        let parent = self.registry().get(parent);
+        let parent = self.parts.registry().get(parent);
         let terms = parent.map(|parent| lock(&parent.terms).inherited());
         match terms.filter(|terms| *terms != Terms::default()) {
             Some(inherited) => self.put_terms(clone, |terms| *terms = inherited),
@@ -155,12 +155,12 @@ impl Host {
 
     /// Remembers what an earlier daemon recorded, and ends and starts from here on what is due.
     pub(crate) fn watch_terms(&self) -> Result<(), HostError> {
-        for (id, terms) in self.store.terms()? {
-            if let Some(vm) = self.registry().get(id) {
+        for (id, terms) in self.parts.store.terms()? {
+            if let Some(vm) = self.parts.registry().get(id) {
                 *lock(&vm.terms) = terms;
             }
         }
-        let (host, changed) = (self.handle(), self.terms_changed.clone());
+        let (host, changed) = (self.handle(), self.lives.terms_changed.clone());
         let boots = Arc::new(Semaphore::new(restart::AT_ONCE));
         tokio::spawn(async move {
             loop {
@@ -178,7 +178,7 @@ impl Host {
 
     /// Begins to end what is due; returns after how many seconds to look again.
     fn end_what_is_due(&self) -> u64 {
-        let vms = self.registry().all();
+        let vms = self.parts.registry().all();
         // A boot is not cut off: what is said of a lifetime counts from its end.
         let (starting, up): (Vec<_>, Vec<_>) = vms
             .into_iter()
@@ -194,7 +194,7 @@ impl Host {
         for (vm, action) in due.now {
             // Moved on first: it is tried once more if that fails, and not twice meanwhile.
             let later = Ends {
-                at: crate::now().saturating_add(AGAIN.max(self.options.patience.as_secs())),
+                at: crate::now().saturating_add(AGAIN.max(self.parts.options.patience.as_secs())),
                 action,
             };
             lock(&vm.terms).ends = Some(later);
@@ -211,7 +211,7 @@ impl Host {
     /// Begins to start what is due; returns after how many seconds to look again.
     fn start_what_is_due(&self, boots: &Arc<Semaphore>) -> u64 {
         let (now, mut again) = (crate::now(), LOOK);
-        for vm in self.registry().all() {
+        for vm in self.parts.registry().all() {
             let mut terms = lock(&vm.terms);
             let Some(at) = terms.restarts.due else {
                 continue;
@@ -221,7 +221,7 @@ impl Host {
                 continue;
             }
             // Moved on first, and not recorded: a daemon that dies meanwhile leaves it due.
-            let later = AGAIN.max(self.options.to_boot().as_secs());
+            let later = AGAIN.max(self.parts.options.to_boot().as_secs());
             terms.restarts.due = Some(now.saturating_add(later));
             drop(terms);
             let (host, boots) = (self.handle(), boots.clone());
@@ -247,7 +247,7 @@ impl Host {
             AtEnd::Pause => self.pause(&id).await.map(drop),
         };
         let noted = match outcome {
-            Ok(()) if self.registry().get(vm.id).is_none() => Ok(()),
+            Ok(()) if self.parts.registry().get(vm.id).is_none() => Ok(()),
             // Unless its lifetime was prolonged meanwhile.
             Ok(()) => self.put_terms(vm, |terms| {
                 terms.ends = terms.ends.filter(|ends| *ends != later);

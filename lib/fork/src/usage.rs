@@ -1,7 +1,7 @@
 //! Use that VMs make of the host, as the kernel counts it. Cheap: reads a few
 //! files of `/proc` a VM, and asks no QEMU.
 
-use crate::{Host, HostError, blocking::blocking, generation::warm_shells};
+use crate::{Host, HostError, blocking, generation::warm_shells};
 use forkyard_types::{ByteCount, Usage, VmState, VmUsage};
 use procfs::{CurrentSI as _, ProcError, ProcResult, process};
 use std::{io, path::Path, thread};
@@ -19,12 +19,13 @@ impl Host {
     /// Returns the use every VM has made of the host so far.
     pub async fn usage(&self) -> Result<Usage, HostError> {
         let vms: Vec<_> = self
+            .parts
             .registry()
             .all()
             .iter()
             .map(|vm| (vm.view(), warm_shells(vm)))
             .collect();
-        let forks = self.store.fork_counts()?;
+        let forks = self.parts.store.fork_counts()?;
         blocking(move || {
             let vms = vms
                 .into_iter()
@@ -57,7 +58,7 @@ impl Host {
 
     /// Shells that wait for a fork, of all VMs together.
     pub fn warm_shells(&self) -> Result<usize, HostError> {
-        let vms = self.store.vms()?;
+        let vms = self.parts.store.vms()?;
         Ok(vms.iter().filter(|vm| vm.state == VmState::Warm).count())
     }
 }

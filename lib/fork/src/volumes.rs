@@ -47,8 +47,9 @@ pub(crate) use service::Blockd;
 pub(crate) use supply::Supplies;
 pub use supply::SupplyLine;
 
-use crate::{Host, HostError, blocking::blocking};
+use crate::{Host, HostError, blocking};
 use forkyard_blockd::{Counts, Encrypt, Request};
+use forkyard_host::Parts;
 use forkyard_records::VmRecord;
 use forkyard_types::{
     ByteCount, CreateVolume, ExportVolume, ResizeVolume, SnapshotVolume, VmName, VolumeAt,
@@ -65,10 +66,36 @@ pub(crate) const SENT_ALL: &str = "sent-all-";
 /// Beginning of the names of snapshots that are held at other hosts. No user's snapshot has it.
 const MIRRORED: &str = "mirror-";
 
+/// Volumes of this host: their server, their uses, and their ways to other hosts and from there.
+#[derive(Debug)]
+pub(crate) struct HostVolumes {
+    /// Serves them.
+    pub blockd: Blockd,
+    pub supplies: Supplies,
+    /// Budgets of links to other hosts.
+    pub links: Links,
+    pub mirrors: MirrorLines,
+    pub guards: Guards,
+    pub moves: Moves,
+}
+
+impl HostVolumes {
+    pub fn new(parts: &Parts, links: Links) -> Self {
+        Self {
+            blockd: Blockd::new(&parts.folders, parts.options.patience),
+            supplies: Supplies::default(),
+            links,
+            mirrors: MirrorLines::default(),
+            guards: Guards::default(),
+            moves: Moves::default(),
+        }
+    }
+}
+
 impl Host {
     /// Every volume, sorted by name.
     pub async fn volumes(&self) -> Result<Vec<VolumeView>, HostError> {
-        let blockd = self.blockd.clone();
+        let blockd = self.volumes.blockd.clone();
         let all = blocking(move || {
             let seen = |name: VmName| match blockd.inspect(&name) {
                 // One may go as it is looked at.
@@ -80,7 +107,7 @@ impl Host {
             let all: Vec<_> = blockd.names()?.into_iter().filter_map(seen).collect();
             Ok::<_, VolumeError>(all)
         });
-        let (records, known) = (self.store.vms()?, self.known()?);
+        let (records, known) = (self.parts.store.vms()?, self.known()?);
         // Nor are those of clones that have moved here.
         let all = all.await?.into_iter();
         let all = all.filter(|(name, _)| !is_private(&records, name));
@@ -90,16 +117,16 @@ impl Host {
 
     /// Counts of the volumes that are open.
     pub async fn volume_counts(&self) -> Result<Vec<Counts>, HostError> {
-        let blockd = self.blockd.clone();
-        blocking(move || blockd.counts()).await
+        let blockd = self.volumes.blockd.clone();
+        Ok(blocking(move || blockd.counts()).await?)
     }
 
     /// One volume.
     pub async fn volume(&self, name: &str) -> Result<VolumeView, HostError> {
         let volume = known_name(name)?;
-        let (blockd, name) = (self.blockd.clone(), volume.clone());
+        let (blockd, name) = (self.volumes.blockd.clone(), volume.clone());
         let seen = blocking(move || Ok::<_, VolumeError>(blockd.inspect(&name))).await?;
-        self.view_of_volume(volume, seen, (&self.store.vms()?, &self.known()?))
+        self.view_of_volume(volume, seen, (&self.parts.store.vms()?, &self.known()?))
     }
 
     /// Makes a volume: of zeroes, of an image's disk, or of a raw disk. None is left if that fails.
@@ -120,7 +147,7 @@ impl Host {
             }
             (encrypted, key) => encrypted.then_some(Encrypt { key }),
         };
-        let _used = self.guards.take([&name])?;
+        let _used = self.volumes.guards.take([&name])?;
         let source = match (image, file) {
             (Some(_), Some(_)) => {
                 let text = "a volume is a copy of an image or of a file, not of both";
@@ -162,7 +189,7 @@ impl Host {
             }
         }
         let volume = known_name(name)?;
-        let _used = self.guards.take([&volume])?;
+        let _used = self.volumes.guards.take([&volume])?;
         self.refuse_copy(&volume)?;
         let taken = Request::Snapshot {
             name: volume.to_string(),
@@ -180,7 +207,7 @@ impl Host {
         snapshot: &str,
     ) -> Result<VolumeView, HostError> {
         let volume = known_name(name)?;
-        let _used = self.guards.take([&volume])?;
+        let _used = self.volumes.guards.take([&volume])?;
         let seen = self.volume(name).await?;
         let mut snapshots = seen.snapshots.iter();
         let vms = snapshots.find(|it| it.name == snapshot).map(|it| &it.vms);
@@ -207,7 +234,7 @@ impl Host {
         request: ResizeVolume,
     ) -> Result<VolumeView, HostError> {
         let volume = known_name(name)?;
-        let _used = self.guards.take([&volume])?;
+        let _used = self.volumes.guards.take([&volume])?;
         self.refuse_in_use(&volume)?;
         self.refuse_copy(&volume)?;
         self.ask_blockd(Request::Resize {
@@ -221,10 +248,10 @@ impl Host {
     /// Removes a volume that no VM has, or lies over. Says what it was.
     pub async fn remove_volume(&self, name: &str) -> Result<VolumeView, HostError> {
         let volume = known_name(name)?;
-        let _used = self.guards.take([&volume])?;
+        let _used = self.volumes.guards.take([&volume])?;
         let gone = self.volume(name).await?;
         self.refuse_in_use(&volume)?;
-        let records = self.store.vms()?;
+        let records = self.parts.store.vms()?;
         if let Some(over) = records.iter().find(|it| uses(it, &volume)) {
             return Err(VolumeError::InUse {
                 volume,
@@ -238,7 +265,7 @@ impl Host {
         }
         let name = volume.to_string();
         self.ask_blockd(Request::Remove { name }).await?;
-        self.store.forget_volume(&volume)?;
+        self.parts.store.forget_volume(&volume)?;
         if copy.is_none() {
             self.forget_home(&gone).await;
         }
@@ -255,7 +282,7 @@ impl Host {
         let volume = known_name(name)?;
         // Snapshots do not change, whatever becomes of the volume.
         let _used = match request.snapshot {
-            None => Some(self.guards.take([&volume])?),
+            None => Some(self.volumes.guards.take([&volume])?),
             Some(_) => None,
         };
         if !request.file.is_absolute() {
@@ -279,7 +306,7 @@ impl Host {
     async fn make_volume(&self, volume: &VmName, made: NewVolume) -> Result<(), HostError> {
         self.refuse_copy(volume)?;
         self.refuse_named_elsewhere(volume).await?;
-        let (blockd, name) = (self.blockd.clone(), volume.to_string());
+        let (blockd, name) = (self.volumes.blockd.clone(), volume.to_string());
         let NewVolume {
             size,
             source,
@@ -320,19 +347,19 @@ impl Host {
     }
 
     async fn disk_of_image(&self, image: String) -> Result<PathBuf, HostError> {
-        self.bases.base(image.clone(), None).await?;
-        let bases = self.bases.clone();
-        blocking(move || bases.disk(&image)).await
+        self.parts.bases().base(image.clone(), None).await?;
+        let bases = self.parts.bases().clone();
+        Ok(blocking(move || bases.disk(&image)).await?)
     }
 
     async fn ask_blockd(&self, request: Request) -> Result<(), HostError> {
-        let blockd = self.blockd.clone();
-        blocking(move || blockd.ask(&request).map(drop)).await
+        let blockd = self.volumes.blockd.clone();
+        Ok(blocking(move || blockd.ask(&request).map(drop)).await?)
     }
 
     /// Refuses a volume that a VM writes, or will when it is started.
     fn refuse_in_use(&self, volume: &VmName) -> Result<(), HostError> {
-        match writer_of(&self.store.vms()?, volume) {
+        match writer_of(&self.parts.store.vms()?, volume) {
             Some(vm) => Err(VolumeError::InUse {
                 volume: volume.clone(),
                 vm: vm.name.clone(),
@@ -344,7 +371,7 @@ impl Host {
 
     /// Refuses a volume that a VM writes now.
     fn refuse_written(&self, volume: &VmName) -> Result<(), HostError> {
-        match writer_of(&self.store.vms()?, volume) {
+        match writer_of(&self.parts.store.vms()?, volume) {
             Some(vm) if vm.machine.is_some() => Err(HostError::Running {
                 vm: vm.name.clone(),
             }),

@@ -17,22 +17,22 @@ impl Host {
     /// Closes these destinations to all guests, whatever they are allowed, and opens
     /// those closed before. If cancelled, it happens or not.
     pub async fn close_to_guests(&self, closed: BTreeSet<Closed>) -> Result<(), HostError> {
-        if closed != self.network.closed_now() {
+        if closed != self.parts.network.closed_now() {
             // The next daemon begins with what this one knew.
             let places = closed.iter().map(|closed| (closed.at, closed.transport));
-            self.store.put_closed(places)?;
+            self.parts.store.put_closed(places)?;
         }
-        Ok(self.network.close(closed).await?)
+        Ok(self.parts.network.close(closed).await?)
     }
 
     /// Destinations that are closed to all guests now.
     pub fn closed_to_guests(&self) -> BTreeSet<Closed> {
-        self.network.closed_now()
+        self.parts.network.closed_now()
     }
 
     /// Starts the task that puts rules back. It ends with the host.
     pub(crate) fn watch_rules(&self) {
-        let Some(mut watch) = self.network.watch() else {
+        let Some(mut watch) = self.parts.network.watch() else {
             return;
         };
         let host = self.handle();
@@ -47,7 +47,7 @@ impl Host {
                 };
                 loop {
                     let Some(host) = host.upgrade() else { return };
-                    match host.network.mend(&commits).await {
+                    match host.parts.network.mend(&commits).await {
                         Ok(true) => {
                             tracing::warn!(
                                 "another program changed the networks' rules: they were put back"
@@ -69,7 +69,7 @@ impl Host {
 
     /// Describes the interference for the doctor.
     pub(crate) fn interference(&self) -> Option<String> {
-        let Wall { mended, broken } = self.network.wall();
+        let Wall { mended, broken } = self.parts.network.wall();
         match (broken, mended) {
             (true, _) => Some(
                 "another program changed the nftables tables `forkyard`, and they could not be put \

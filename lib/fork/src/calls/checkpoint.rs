@@ -40,9 +40,9 @@ impl Host {
             });
         }
         self.count(vm, Rated::Checkpoint)?;
-        let limit = self.options.guests.checkpoints;
+        let limit = self.parts.options.guests.checkpoints;
         let kept = || u16::try_from(self.kept_for(family).len()).unwrap_or(u16::MAX);
-        let place = self.kept.take(family, 1, Some(limit), kept);
+        let place = self.families.kept.take(family, 1, Some(limit), kept);
         // Held until the checkpoint counts by itself.
         let place = place.map_err(|_| BoundReached::Checkpoints { limit })?;
         let wanted = CheckpointRequest {
@@ -67,8 +67,8 @@ impl Host {
         request: RequestId,
     ) -> Result<Answer, HostError> {
         let asleep = self.kept_by(vm, checkpoint)?;
-        let bounds = self.options.guests;
-        bounds.check_depth(asleep.record().generation)?;
+        let bounds = self.parts.options.guests;
+        crate::bounds::check_depth(bounds, asleep.record().generation)?;
         self.clone_ticket(vm, Some(&asleep), ticket, request).await
     }
 
@@ -81,7 +81,7 @@ impl Host {
         let asleep = self.kept_by(vm, checkpoint)?;
         let taker = asleep.record().birth.map(|birth| birth.parent);
         let others = taker.filter(|taker| *taker != vm.id);
-        if let Some(taker) = others.and_then(|taker| self.registry().get(taker)) {
+        if let Some(taker) = others.and_then(|taker| self.parts.registry().get(taker)) {
             return Err(HostError::Invalid(format!(
                 "checkpoint {checkpoint} is {}'s to drop, which took it",
                 taker.name()
@@ -100,7 +100,7 @@ impl Host {
 
     /// The checkpoints that a family's guests took.
     fn kept_for(&self, family: FamilyId) -> Vec<Arc<Vm>> {
-        let mut kept = self.registry().all();
+        let mut kept = self.parts.registry().all();
         kept.retain(|vm| vm.is_guests_checkpoint() && vm.record().family == family);
         kept
     }

@@ -102,14 +102,14 @@ impl Host {
     ) -> Result<Vec<Seat>, HostError> {
         let hosts = by_host(granted);
         let family = vm.record().family;
-        let remote_clones = self.remote_clones.members(family);
+        let remote_clones = self.peers.remote_clones.members(family);
         let mut seats = Vec::new();
         let mut refused = None;
         let chosen = places.choose(|_, taken| {
             for (host, count) in &hosts {
                 let members = match host {
                     None => self
-                        .store
+                        .parts.store
                         .take_members(family, *count, Subnet::MEMBERS, taken)
                         .map_err(HostError::from),
                     Some(peer) => self.lent_to(family, peer).map(|lent| {
@@ -214,7 +214,7 @@ impl Host {
                 Err(_) => self.tickets(|tickets| tickets.unborn(ticket, number)),
             }
         }
-        self.ended.notify_waiters();
+        self.lives.ended.notify_waiters();
         let hosts = promises.iter().filter_map(|it| it.host.clone());
         for host in hosts.collect::<BTreeSet<_>>() {
             self.follow(ticket, host);

@@ -1,7 +1,6 @@
 //! Advice to the client about an error.
 
 use super::HostError;
-use forkyard_guest_image::ImportError;
 use forkyard_types::ErrorKind;
 use forkyard_vm::{engine_hint, records_hint};
 use std::io;
@@ -36,10 +35,6 @@ impl HostError {
                 "a VM that booted under an older version has an older agent: boot it anew; or use `forkyard port-forward`, which needs no way out",
             ),
             (
-                matches!(self, Self::NoSuchImage { .. }),
-                "`forkyard image ls` lists the images",
-            ),
-            (
                 matches!(self, Self::Elsewhere { .. }),
                 "ask the daemon there; `forkyard rm` does it for you",
             ),
@@ -68,18 +63,6 @@ impl HostError {
                 "fork without --live, or run VMs under Linux 6.7 or later",
             ),
             (
-                matches!(self, Self::RecipeOfThatName { .. }),
-                "choose another name",
-            ),
-            (
-                matches!(self, Self::Import(ImportError::Taken { .. })),
-                "choose another name, or `forkyard image rm` it first",
-            ),
-            (
-                matches!(self, Self::NotBuilt { .. }),
-                "`forkyard image build` builds it",
-            ),
-            (
                 matches!(self, Self::Running { .. }),
                 "export a checkpoint of it: `forkyard checkpoint` makes one; or stop it first",
             ),
@@ -94,18 +77,6 @@ impl HostError {
             (
                 matches!(self, Self::Bound(_)),
                 "the host's operator sets this: `forkyardd --help`; forks from outside are not bound by it",
-            ),
-            (
-                matches!(self, Self::NotPassable { .. }),
-                "`chmod o+x` it, or use other folders",
-            ),
-            (
-                matches!(self, Self::ForeignFolder { .. }),
-                "choose a folder that is empty, or one of its own (FORKYARD_RUN_DIR, FORKYARD_STATE_DIR)",
-            ),
-            (
-                matches!(self, Self::StateLocked { .. }),
-                "use that daemon (FORKYARD_RUN_DIR), or another folder for records (FORKYARD_STATE_DIR)",
             ),
             (
                 matches!(self, Self::Damaged { .. }),
@@ -126,6 +97,9 @@ impl HostError {
         ];
         if let Self::Network(error) = self {
             return error.remedy();
+        }
+        if let Self::Parts(error) = self {
+            return error.hint();
         }
         if let Self::Substrate(error) = self {
             return error.hint();

@@ -158,15 +158,20 @@ impl Host {
         let migration = first.fork;
         self.check(&first)?;
         // Nothing else takes them while it comes.
-        let ports = self.network.take_ports(&vm.publish)?;
+        let ports = self.parts.network.take_ports(&vm.publish)?;
         let data = self.arriving_data(migration, &data)?;
         crate::remote::check_hosts(&first.family.hosts)?;
         crate::secrets::check(&first.parent.secrets)?;
-        if self.registry().get(first.parent.id).is_some() {
+        if self.parts.registry().get(first.parent.id).is_some() {
             return Err(HostError::Invalid(format!("{} is here", first.parent.name)));
         }
         // Its record takes the name when it lands: that is late to be told of.
-        if self.registry().find(first.parent.name.as_str()).is_ok() {
+        if self
+            .parts
+            .registry()
+            .find(first.parent.name.as_str())
+            .is_ok()
+        {
             let name = first.parent.name.to_string();
             return Err(StoreError::NameTaken { name }.into());
         }
@@ -241,18 +246,25 @@ impl Host {
                 data,
                 ..shell
             };
-            let template = self.folders.all_disks().join(format!("{memory}.template"));
+            let template = self
+                .parts
+                .folders
+                .all_disks()
+                .join(format!("{memory}.template"));
             if !is_on_volume {
                 self.slice_over(&layout.disk, &template).await?;
             }
             let shell = self
                 .shell_as(&layout, &template, first.parent.id, dress)
                 .await;
-            self.remove_files(&[template]);
+            self.parts.remove_files(&[template]);
             let shell = shell?;
             let ready = async {
                 let address = forkyard_vm::address(layout.of.network, &shell.record);
-                self.network.admit(&[(shell.record.id, address)]).await?;
+                self.parts
+                    .network
+                    .admit(&[(shell.record.id, address)])
+                    .await?;
                 self.all_here_or_given_up(migration, &first.parent.name, here)
                     .await
             };
@@ -435,7 +447,10 @@ impl Host {
         let changed = delta.changed.unpack();
         let changed = changed.map_err(|error| HostError::Invalid(error.to_string()))?;
         let changed: Vec<Run> = changed.iter().map(crate::remote::run).collect();
-        let arrival = self.pager_call(move |pager| pager.arrival(here)).await?;
+        let arrival = self
+            .parts
+            .pager_call(move |pager| pager.arrival(here))
+            .await?;
         let over = Some(Over {
             image: here,
             changed,
@@ -452,7 +467,7 @@ impl Host {
     ) -> Result<(), HostError> {
         for image in images {
             loop {
-                let found = self.pager_call(move |pager| Ok(pager.arrival(image)));
+                let found = self.parts.pager_call(move |pager| Ok(pager.arrival(image)));
                 let arrival = match found.await? {
                     Err(PagerError::Refused(Refusal::UnknownImage { .. })) => {
                         return Err(HostError::Lost {

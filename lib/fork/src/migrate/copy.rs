@@ -32,7 +32,7 @@ impl Copy {
 impl Host {
     /// Reserves what a copy of a VM will be recorded by.
     pub(super) fn plan_copy(&self, of: &forkyard_vm::Vm, name: VmName) -> Result<Copy, HostError> {
-        if self.registry().find(name.as_str()).is_ok() {
+        if self.parts.registry().find(name.as_str()).is_ok() {
             let name = name.to_string();
             return Err(StoreError::NameTaken { name }.into());
         }

@@ -78,7 +78,7 @@ impl Host {
                 }
             }
         };
-        if timeout(self.options.patience, ended).await.is_err() {
+        if timeout(self.parts.options.patience, ended).await.is_err() {
             tracing::warn!(%migration, "not ended yet, and another begins");
         }
     }
@@ -86,8 +86,8 @@ impl Host {
     /// Decides by the records whether the VM has landed: it may have gone on
     /// from here since, or have been removed.
     fn is_landed(&self, PeerEndMigration { migration, vm }: PeerEndMigration) -> PeerMigrated {
-        let here = self.registry().get(vm);
-        let landed = match self.store.landed(migration) {
+        let here = self.parts.registry().get(vm);
+        let landed = match self.parts.store.landed(migration) {
             Ok(landed) => landed,
             Err(error) => {
                 tracing::error!(%migration, error = &error as &dyn std::error::Error, "not known whether it landed");

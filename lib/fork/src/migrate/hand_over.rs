@@ -29,7 +29,7 @@ impl Host {
     pub(super) async fn expect_there(&self, leaving: &mut Leaving<'_>) -> Result<(), HostError> {
         let vm = leaving.vm;
         let family = vm.record().family;
-        let Some(place) = self.store.tunnel(family)? else {
+        let Some(place) = self.parts.store.tunnel(family)? else {
             return Ok(());
         };
         let Some(to) = self.tunnel_at(family, leaving.peer().name())? else {
@@ -66,7 +66,7 @@ impl Host {
         self.note_offered(key(&moving), &leaving.offered);
         let last: Vec<_> = leaving.last.all().collect();
         self.note_offered(key(&moving), &last);
-        self.store.put_moving(vm.id, &moving)?;
+        self.parts.store.put_moving(vm.id, &moving)?;
         *lock(&vm.moving) = Some(moving);
         self.tell_of(leaving, MigrationPhase::HandingOver, report.rounds, None);
         Ok(())
@@ -89,9 +89,12 @@ impl Host {
             tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "what comes for it while it stands still is lost");
         }
         if runs {
-            leaving.body.hold(self.options.to_hold_still()).await?;
+            leaving
+                .body
+                .hold(self.parts.options.to_hold_still())
+                .await?;
             let paused = Life::Paused(leaving.body.clone());
-            vm.enter(&self.store, paused, |_| {})?;
+            vm.enter(&self.parts.store, paused, |_| {})?;
         }
         let still = Instant::now();
         let next = leaving.next.take();

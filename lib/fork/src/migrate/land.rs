@@ -109,7 +109,7 @@ impl Host {
             let came: Vec<_> = { all.iter() }
                 .map(|loaded| (loaded.land.migration, loaded.vm.id))
                 .collect();
-            let removed = self.store.unland(&came);
+            let removed = self.parts.store.unland(&came);
             for loaded in all {
                 self.unload(loaded).await;
             }
@@ -138,7 +138,7 @@ impl Host {
                 },
             }
         });
-        self.store.land(&landings.collect::<Vec<_>>())?;
+        self.parts.store.land(&landings.collect::<Vec<_>>())?;
         for loaded in all {
             loaded.vm.entered(match loaded.is_paused {
                 true => Life::Paused(loaded.body.clone()),
@@ -196,7 +196,7 @@ impl Host {
                 .instrument(debug_span!("last pages"))
                 .await?;
             record.state = VmState::Starting;
-            self.store.put_vm(&record)?;
+            self.parts.store.put_vm(&record)?;
             let commands: Vec<_> = land.commands.iter().copied().map(Session).collect();
             let commands = guest.take_over(&commands);
             let machine = shell
@@ -215,7 +215,10 @@ impl Host {
                 if !record.publish.is_empty() {
                     let to = address(layout.of.network, &record).ip;
                     let (family, wanted) = (record.family, &record.publish);
-                    self.network.publish(family, to, wanted, ports).await?;
+                    self.parts
+                        .network
+                        .publish(family, to, wanted, ports)
+                        .await?;
                 }
                 match is_paused {
                     // Its agent alone has run, to hear of its new host.

@@ -362,7 +362,7 @@ impl Host {
                     name: leaving.vm.name().to_string(),
                 }));
             }
-            if self.forks.is_closed() {
+            if self.forks.under_way.is_closed() {
                 return Err(HostError::Closing);
             }
             let take = self

@@ -26,7 +26,12 @@ impl Host {
     /// is asked of it meanwhile is for the host that it goes on at. Cancel-safe.
     pub async fn settled(&self, word: &str) {
         let moves = async || {
-            while self.registry().find(word).is_ok_and(|vm| vm.is_moving()) {
+            while self
+                .parts
+                .registry()
+                .find(word)
+                .is_ok_and(|vm| vm.is_moving())
+            {
                 sleep(LOOK).await;
             }
         };
@@ -41,14 +46,14 @@ impl Host {
         if !was_paused(vm)
             && let Ok(body) = vm.body()
         {
-            vm.enter(&self.store, Life::Running(body.clone()), |_| {})?;
+            vm.enter(&self.parts.store, Life::Running(body.clone()), |_| {})?;
             body.go_on().await?;
         }
         self.no_longer_moving(vm).await
     }
 
     async fn no_longer_moving(&self, vm: &Vm) -> Result<(), HostError> {
-        self.store.remove_moving(vm.id)?;
+        self.parts.store.remove_moving(vm.id)?;
         *lock(&vm.moving) = None;
         self.pass_on_no_more(vm).await;
         Ok(())
@@ -77,7 +82,7 @@ impl Host {
     /// The VMs that another host was asked to let go on, of which it is not known yet whether
     /// they do: that host tells others of them if so.
     pub fn leaving(&self) -> Result<BTreeSet<VmId>, HostError> {
-        let moving = self.store.moving()?;
+        let moving = self.parts.store.moving()?;
         Ok(moving.into_iter().map(|(vm, _)| vm).collect())
     }
 
@@ -93,8 +98,9 @@ impl Host {
             peer: moving.peer.clone(),
             source,
         };
-        let answer = timeout(self.options.patience, asked).await;
-        let answer = answer.unwrap_or_else(|_| Err(crate::remote::late(self.options.patience)));
+        let answer = timeout(self.parts.options.patience, asked).await;
+        let answer =
+            answer.unwrap_or_else(|_| Err(crate::remote::late(self.parts.options.patience)));
         match answer.map_err(failed)? {
             PeerMigrated::Landed(landed) => Ok(Known::Landed(landed)),
             PeerMigrated::Ended => Ok(Known::Ended),
@@ -121,7 +127,7 @@ impl Host {
                 self.release_moved(key(&moving)).await;
             }
         }
-        let vms = self.registry().all();
+        let vms = self.parts.registry().all();
         for vm in vms {
             let Some(moving) = lock(&vm.moving).clone() else {
                 continue;
@@ -159,7 +165,7 @@ impl Host {
         if matches!(vm.life(), Life::Unreached { .. }) {
             // As one that this daemon finds running: it is told to go on.
             let (why, paused) = ("it is taken over".to_owned(), was_paused);
-            vm.enter(&self.store, Life::Unreached { why, paused }, |_| {})?;
+            vm.enter(&self.parts.store, Life::Unreached { why, paused }, |_| {})?;
             self.adopt_or_note(&vm.record()).await?;
         }
         Ok(())
@@ -211,7 +217,7 @@ impl Host {
         drop(turn);
         self.end_alone(vm, None).await;
         self.retire_offered((migration, peer)).await;
-        if let Err(error) = self.store.remove_moving(vm.id) {
+        if let Err(error) = self.parts.store.remove_moving(vm.id) {
             tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "still noted as moving");
         }
         view

@@ -32,7 +32,10 @@ impl Host {
         let memory = remote(leaving.sent.memory, record.memory.pages());
         let disk = match leaving.sent.disk {
             Some(disk) => {
-                let arrival = self.pager_call(move |pager| pager.arrival(disk)).await?;
+                let arrival = self
+                    .parts
+                    .pager_call(move |pager| pager.arrival(disk))
+                    .await?;
                 Some(remote(disk, arrival.pages))
             }
             None => None,
@@ -82,7 +85,10 @@ impl Host {
         let memory = [(leaving.sent.memory, below.memory)].into_iter();
         let disk = leaving.sent.disk.map(|disk| (disk, below.disk));
         for (image, below) in memory.chain(disk) {
-            let used = self.pager_call(move |pager| pager.stats(image)).await?;
+            let used = self
+                .parts
+                .pager_call(move |pager| pager.stats(image))
+                .await?;
             let below = match below {
                 Some(below)
                     if self.are_as_large(image, below).await?
@@ -107,7 +113,9 @@ impl Host {
     }
 
     async fn differences(&self, one: ImageId, other: ImageId) -> Result<PageCount, HostError> {
-        let changed = self.pager_call(move |pager| pager.changes(one, other));
+        let changed = self
+            .parts
+            .pager_call(move |pager| pager.changes(one, other));
         Ok(PageCount(
             changed.await?.iter().map(|run| run.pages.0).sum(),
         ))
@@ -115,6 +123,7 @@ impl Host {
 
     async fn are_as_large(&self, one: ImageId, other: ImageId) -> Result<bool, HostError> {
         let sizes = self
+            .parts
             .pager_call(move |pager| Ok((pager.arrival(one)?.pages, pager.arrival(other)?.pages)));
         let (one, other) = sizes.await?;
         Ok(one == other)
@@ -174,7 +183,7 @@ impl Host {
         };
         let upper = self.upper_slice(disk, lineage).await?;
         let publish = move |pager: &PagerClient| pager.publish(upper.lineage, upper.layer);
-        self.pager_call(publish).await
+        Ok(self.parts.pager_call(publish).await?)
     }
 
     /// Offers an image by what it differs in from one that is there.
@@ -185,6 +194,7 @@ impl Host {
         over: ImageId,
     ) -> Result<(Delta, PageCount), HostError> {
         let changed = self
+            .parts
             .pager_call(move |pager| pager.changes(image, over))
             .await?;
         let pages = changed.iter().map(|run| run.pages.0).sum();
@@ -213,7 +223,8 @@ impl Host {
             last: changed.is_none().then(Vec::new),
             changed,
         };
-        self.pager_call(move |pager| pager.offer(image, offering))
+        self.parts
+            .pager_call(move |pager| pager.offer(image, offering))
             .await?;
         leaving.offered.push(image);
         leaving.hold.iter_mut().for_each(|hold| hold.add(image));

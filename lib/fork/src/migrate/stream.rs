@@ -1,6 +1,6 @@
 //! Snapshots of volumes on their way to other hosts.
 
-use crate::{Host, HostError, blocking::blocking, remote::Peer, volumes::VolumeError};
+use crate::{Host, HostError, blocking, remote::Peer, volumes::VolumeError};
 use forkyard_blockd::{Hot, StreamError};
 use forkyard_types::{ApiError, ErrorKind, ForkId, PeerMigrated, SentVolume, VmName, VolumeAt};
 use std::{
@@ -67,7 +67,7 @@ impl Host {
             Ok((to, UnixStream::from_std(from)?))
         });
         let (to, from) = pair.map_err(failed)?;
-        let (blockd, read) = (self.blockd.clone(), at.clone());
+        let (blockd, read) = (self.volumes.blockd.clone(), at.clone());
         let whose = (hot, peer.name().to_owned());
         let counting = Counting {
             to,
@@ -91,10 +91,7 @@ impl Host {
             (Ok(left), Ok(_)) => Ok(left),
             (Err(_), Ok(_)) => Ok(0),
             // It does not read on where it has found something wrong: then it is that.
-            (
-                Err(HostError::Volume(VolumeError::Stream(error @ StreamError::Io { .. }))),
-                Err(refused),
-            ) => {
+            (Err(VolumeError::Stream(error @ StreamError::Io { .. })), Err(refused)) => {
                 tracing::debug!(
                     error = &error as &dyn std::error::Error,
                     "stream not sent to its end"
@@ -102,7 +99,7 @@ impl Host {
                 Err(refused)
             }
             // Otherwise it saw that nothing, or not all, was sent to it, for this reason.
-            (Err(error), _) => Err(error),
+            (Err(error), _) => Err(error.into()),
             (Ok(_), Err(error)) => Err(error),
         }
     }
@@ -114,7 +111,7 @@ impl Host {
         taken: impl Future<Output = Result<PeerMigrated, ApiError>>,
         sent: &AtomicU64,
     ) -> Result<PeerMigrated, ApiError> {
-        let patience = self.options.patience * 2;
+        let patience = self.parts.options.patience * 2;
         let mut taken = pin!(taken);
         let mut before = sent.load(Ordering::Relaxed);
         loop {

@@ -10,8 +10,7 @@
 
 use super::leave::Leaving;
 use crate::{
-    Host, HostError,
-    blocking::blocking,
+    Host, HostError, blocking,
     migrate::Sending,
     snapshot::Snapshot,
     volumes::{SENT, SENT_ALL, VolumeError, private_name},
@@ -188,7 +187,7 @@ impl Host {
         (mut volume, disk): (LeavingVolume, DiskTransfer),
         report: &mut MigrationReport,
     ) -> Result<(), HostError> {
-        let (blockd, name) = (self.blockd.clone(), volume.name.clone());
+        let (blockd, name) = (self.volumes.blockd.clone(), volume.name.clone());
         let status = blocking(move || blockd.inspect(&name)).await?;
         if let Some(mirror) = status.mirrors.first() {
             return Err(VolumeError::Mirrored {
@@ -289,7 +288,7 @@ impl Host {
             name: volume.name.to_string(),
             since: since.clone(),
         };
-        let blockd = self.blockd.clone();
+        let blockd = self.volumes.blockd.clone();
         let answer = blocking(move || blockd.ask(&asked)).await?;
         Ok(PageCount(answer.blocks().unwrap_or_default()))
     }

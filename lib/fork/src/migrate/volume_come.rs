@@ -7,8 +7,7 @@
 //! | the daemon | the next one undoes what arrived, unless its VM is recorded |
 
 use crate::{
-    Host, HostError,
-    blocking::blocking,
+    Host, HostError, blocking,
     volumes::{SENT, SENT_ALL},
 };
 use bytes::Bytes;
@@ -123,7 +122,7 @@ impl Host {
         volume: &VmName,
     ) -> Result<VolumeUse, HostError> {
         self.arriving(migration, volume)?;
-        let (blockd, name) = (self.blockd.clone(), volume.clone());
+        let (blockd, name) = (self.volumes.blockd.clone(), volume.clone());
         let epoch = blocking(move || blockd.open(&name)).await?;
         Ok(VolumeUse::Written {
             volume: volume.clone(),
@@ -177,7 +176,7 @@ impl Host {
             return Err(HostError::Invalid(why));
         }
         // Its writer, if a machine waits already.
-        let mut records = self.store.vms()?.into_iter();
+        let mut records = self.parts.store.vms()?.into_iter();
         let written = records.find_map(|vm| match vm.volume {
             Some(VolumeUse::Written { volume: it, epoch }) if it == volume => epoch,
             _ => {
@@ -188,14 +187,15 @@ impl Host {
         let arrivals = &self.incoming.volumes;
         arrivals.change(migration, &volume, |arrival| arrival.failed = false);
         let (pieces, mut arriving) = mpsc::channel::<Bytes>(UNDER_WAY);
-        let (blockd, name) = (self.blockd.clone(), volume.clone());
+        let (blockd, name) = (self.volumes.blockd.clone(), volume.clone());
         let taken = tokio::spawn(blocking(move || {
-            blockd.receive(&name, written, |to| {
+            let received = blockd.receive(&name, written, |to| {
                 while let Some(piece) = arriving.blocking_recv() {
                     to.write_all(&piece)?;
                 }
                 Ok(())
-            })
+            });
+            Ok(received?)
         }));
         Ok(IncomingVolume {
             host: self.handle(),
@@ -222,14 +222,14 @@ impl Host {
             let quiet = match lock(&volumes.arrivals).get(&key) {
                 Some(arrival) if arrival.here.as_ref() == Some(&at.snapshot) => return Ok(()),
                 Some(arrival) if !arrival.failed => arrival.heard.elapsed(),
-                Some(_) | None => self.options.patience,
+                Some(_) | None => self.parts.options.patience,
             };
-            if quiet >= self.options.patience {
+            if quiet >= self.parts.options.patience {
                 let why = format!("snapshot {at} of its volume did not come");
                 return Err(HostError::Invalid(why));
             }
             // Each piece that comes is progress, without a notification.
-            let _ = timeout(self.options.patience - quiet, came).await;
+            let _ = timeout(self.parts.options.patience - quiet, came).await;
         }
     }
 

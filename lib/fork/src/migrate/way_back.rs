@@ -96,8 +96,11 @@ impl Host {
     /// Keeps the images of a VM that has left, which are held by `hold`.
     pub(super) async fn keep_former(&self, vm: VmId, images: Images, hold: Hold) {
         let memory = images.memory;
-        let used = self.pager_call(move |pager| pager.stats(memory)).await;
-        let (now, time) = (Instant::now(), self.options.keep_moved);
+        let used = self
+            .parts
+            .pager_call(move |pager| pager.stats(memory))
+            .await;
+        let (now, time) = (Instant::now(), self.parts.options.keep_moved);
         let (Ok(used), false) = (used, time.is_zero()) else {
             return self.drop_former_images(images, hold).await;
         };
@@ -109,7 +112,7 @@ impl Host {
             hold,
         };
         let before = lock(&self.incoming.former.0).insert(vm, kept);
-        let most = self.options.keep_moved_bytes.pages();
+        let most = self.parts.options.keep_moved_bytes.pages();
         let beyond = self.incoming.former.take_beyond(most);
         for it in before.into_iter().chain(beyond) {
             self.drop_former_images(it.images, it.hold).await;

@@ -55,7 +55,8 @@ impl Host {
 
     /// True if an image came from the host that this handout is from, for whichever VM.
     pub(crate) fn is_from(&self, image: ImageId, handout: &Handout) -> bool {
-        self.incoming_images
+        self.peers
+            .incoming_images
             .came_from_host(image, origin(handout).server)
     }
 
@@ -66,10 +67,12 @@ impl Host {
         (image, pages): (ImageId, PageCount),
     ) -> Result<(), HostError> {
         self.note_origin(coming, image)?;
-        let promised = self.pager_call(move |pager| pager.promise(image, pages));
-        promised
+        let promised = self
+            .parts
+            .pager_call(move |pager| pager.promise(image, pages));
+        Ok(promised
             .await
-            .inspect_err(|_| self.incoming_images.forget_origin(image))
+            .inspect_err(|_| self.peers.incoming_images.forget_origin(image))?)
     }
 
     /// Has an image come, all of it.
@@ -90,19 +93,22 @@ impl Host {
             last: Vec::new(),
             over,
         };
-        let fetched = self.pager_call(move |pager| pager.fetch(image, fetching));
+        let fetched = self
+            .parts
+            .pager_call(move |pager| pager.fetch(image, fetching));
         fetched.await.inspect_err(|_| {
             if !known {
-                self.incoming_images.forget_origin(image);
+                self.peers.incoming_images.forget_origin(image);
             }
         })?;
-        self.incoming_images.expect(image, Some(pages));
+        self.peers.incoming_images.expect(image, Some(pages));
         Ok(())
     }
 
     fn note_origin(&self, coming: &Coming, image: ImageId) -> Result<bool, HostError> {
         let foreign = |_| HostError::ForeignImage { image };
-        self.incoming_images
+        self.peers
+            .incoming_images
             .comes_from(image, coming.origin)
             .map_err(foreign)
     }
@@ -133,7 +139,7 @@ impl Host {
 
     /// Never one that was here before, of others.
     async fn retire_arrived(&self, origin: Origin, image: ImageId) {
-        if self.incoming_images.came_from(image, origin) {
+        if self.peers.incoming_images.came_from(image, origin) {
             self.retire(image).await;
         }
     }

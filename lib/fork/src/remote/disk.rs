@@ -1,7 +1,7 @@
 //! The disk of an instant as a page image: what its frozen slices hold, over the
 //! image they lie over. So it goes to another host as memory does.
 
-use crate::{Host, HostError, bases, blocking::blocking, snapshot::Disk};
+use crate::{Host, HostError, blocking, snapshot::Disk};
 use forkyard_disk::{Backing, Change, Format, Held};
 use forkyard_image::{Checksum, LayerBuilder, Lineage, Slot};
 use forkyard_types::{ByteCount, ImageId, PAGE_SIZE, PageCount, PageNo, PageOrder, RemotePages};
@@ -34,7 +34,8 @@ impl Host {
             pages,
             layer,
         } = self.disk_layer(disk).await?;
-        self.pager_call(move |pager| pager.publish(lineage, layer))
+        self.parts
+            .pager_call(move |pager| pager.publish(lineage, layer))
             .await?;
         Ok(RemotePages {
             image: lineage.image,
@@ -61,14 +62,19 @@ impl Host {
             format: Format::Qcow2,
         });
         let raw = Backing {
-            path: self.folders.page_image(base),
+            path: self.parts.folders.page_image(base),
             format: Format::Raw,
         };
         let changes = match self.is_whole(disk).await? {
-            true => self.images.contents(&slices.collect::<Vec<_>>()).await?,
+            true => {
+                self.parts
+                    .images
+                    .contents(&slices.collect::<Vec<_>>())
+                    .await?
+            }
             false => {
                 let all: Vec<_> = slices.chain([raw.clone()]).collect();
-                self.images.changes(&all).await?
+                self.parts.images.changes(&all).await?
             }
         };
         Ok((changes, raw))
@@ -81,7 +87,7 @@ impl Host {
         lineage: Lineage,
         raw: Backing,
     ) -> Result<DiskLayer, HostError> {
-        let (folder, chain) = (self.folders.all_disks(), chain.to_vec());
+        let (folder, chain) = (self.parts.folders.all_disks(), chain.to_vec());
         let (pages, layer) = blocking(move || {
             let facts = fs::metadata(&raw.path).map_err(HostError::io("look at", &raw.path))?;
             // The upper ones may be larger than what they lie over.
@@ -127,7 +133,8 @@ impl Host {
         let Some(bottom) = disk.slices().last().filter(|_| own).cloned() else {
             return Ok(false);
         };
-        let read = move || bases::backing_of(&bottom).map_err(HostError::io("read", &bottom));
+        let read =
+            move || forkyard_host::backing_of(&bottom).map_err(HostError::io("read", &bottom));
         Ok(blocking(read).await?.is_none())
     }
 
@@ -138,10 +145,10 @@ impl Host {
             return Ok(image);
         }
         // After a restart of the host the pager may not serve it yet.
-        self.bases.serve_built().await?;
+        self.parts.bases().serve_built().await?;
         let bottom = disk.slices().last().cloned();
         let bottom = bottom.ok_or_else(|| HostError::Invalid("it has no disk".into()))?;
-        let bases = self.bases.clone();
+        let bases = self.parts.bases().clone();
         let path = blocking(move || bases.below(&bottom)).await?;
         let name = path.file_name().and_then(|name| name.to_str());
         let id = name.and_then(|name| name.parse().ok());

@@ -16,36 +16,43 @@ impl Host {
         is_own: impl Fn() -> Result<bool, HostError>,
     ) -> Result<(), HostError> {
         let (pages, settle) = (fetching.pages, fetching.settle);
-        let known = match self.incoming_images.comes_from(image, origin) {
+        let known = match self.peers.incoming_images.comes_from(image, origin) {
             Ok(known) => known,
             Err(_) if origin.whose == Whose::Substrate && is_own()? => true,
             Err(_) => return Err(HostError::ForeignImage { image }),
         };
-        let fetched = self.pager_call(move |pager| Ok(pager.fetch(image, fetching)));
-        let fetched = fetched.await.and_then(|fetched| match fetched {
-            Err(PagerError::Refused(Refusal::AlreadyExists { .. })) if !known && !is_own()? => {
-                Err(HostError::ForeignImage { image })
-            }
-            other => Ok(other),
-        });
+        let fetched = self
+            .parts
+            .pager_call(move |pager| Ok(pager.fetch(image, fetching)));
+        let fetched = fetched
+            .await
+            .map_err(HostError::from)
+            .and_then(|fetched| match fetched {
+                Err(PagerError::Refused(Refusal::AlreadyExists { .. })) if !known && !is_own()? => {
+                    Err(HostError::ForeignImage { image })
+                }
+                other => Ok(other),
+            });
         let failed = !matches!(
             fetched,
             Ok(Ok(()) | Err(PagerError::Refused(Refusal::AlreadyExists { .. })))
         );
         if failed && !known {
-            self.incoming_images.forget_origin(image);
+            self.peers.incoming_images.forget_origin(image);
         }
         match fetched? {
             Ok(()) => {}
             // More VMs of one image: it is here, or on its way.
             Err(PagerError::Refused(Refusal::AlreadyExists { .. })) => {
                 if settle {
-                    self.pager_call(move |pager| pager.settle(image)).await?;
+                    self.parts
+                        .pager_call(move |pager| pager.settle(image))
+                        .await?;
                 }
             }
             Err(error) => return Err(error.into()),
         }
-        self.incoming_images.expect(image, Some(pages));
+        self.peers.incoming_images.expect(image, Some(pages));
         Ok(())
     }
 }

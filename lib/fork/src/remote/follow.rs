@@ -46,7 +46,7 @@ impl Host {
                         lost_since = None;
                         let ends = answer.known.then_some(&answer.ended[..]);
                         host.tickets(|tickets| tickets.reported(ticket, &name, ends));
-                        host.ended.notify_waiters();
+                        host.lives.ended.notify_waiters();
                     }
                     // It forgets by itself.
                     Err(_) if over => return,
@@ -58,7 +58,7 @@ impl Host {
                         // It may have been cut off, and have them still.
                         let lost = host.tickets(|tickets| tickets.reported(ticket, &name, None));
                         host.schedule_removal(&name, &lost);
-                        host.ended.notify_waiters();
+                        host.lives.ended.notify_waiters();
                         return;
                     }
                     Err(error) => {
@@ -95,7 +95,7 @@ impl Host {
         let known: BTreeSet<u16> = request.known.iter().copied().collect();
         loop {
             // Registered before looking, so that no end is missed between.
-            let next = self.ended.notified();
+            let next = self.lives.ended.notified();
             tokio::pin!(next);
             next.as_mut().enable();
             let account = self.tickets(|tickets| tickets.account(request.ticket));
@@ -121,6 +121,7 @@ impl Host {
     pub(crate) async fn end_far(&self, vm: VmId) {
         loop {
             let at = self
+                .peers
                 .remote_clones
                 .find(vm.as_str())
                 .and_then(|view| view.host);
@@ -145,7 +146,7 @@ impl Host {
     /// Ends those clones of a fork that are no longer awaited.
     pub(super) fn remove_pending(&self, vms: Vec<VmId>) {
         for vm in vms {
-            let mut pending_removal = lock(&self.pending_removal);
+            let mut pending_removal = lock(&self.peers.pending_removal);
             if !pending_removal.insert(vm) {
                 continue;
             }
@@ -153,7 +154,7 @@ impl Host {
             tokio::spawn(async move {
                 if let Some(host) = host.upgrade() {
                     host.end_far(vm).await;
-                    lock(&host.pending_removal).remove(&vm);
+                    lock(&host.peers.pending_removal).remove(&vm);
                 }
             });
         }

@@ -78,7 +78,7 @@ impl Host {
         };
         let key = draw()?;
         // One host alone is no group.
-        let several = self.options.multicast && shares.len() > 1;
+        let several = self.parts.options.multicast && shares.len() > 1;
         let group = several.then_some(pager.port());
         let changed = over.as_ref().map(|it| it.changed.iter().map(run).collect());
         for (image, changed) in [(memory, None), (disk, changed)] {
@@ -92,10 +92,12 @@ impl Host {
                 changed,
                 disjoint: Vec::new(),
             };
-            let offered = self.pager_call(move |pager| pager.offer(image, offering));
+            let offered = self
+                .parts
+                .pager_call(move |pager| pager.offer(image, offering));
             if let Err(error) = offered.await {
                 self.withdraw(&[memory, disk], key).await;
-                return Err(error);
+                return Err(error.into());
             }
         }
         let remote = |image, pages| RemotePages {
@@ -116,6 +118,7 @@ impl Host {
     /// Finds the pages by which a disk differs from its guest image; none if that cannot be told in short.
     async fn difference(&self, disk: ImageId, base: ImageId) -> Option<PeerOver> {
         match self
+            .parts
             .pager_call(move |pager| pager.changes(disk, base))
             .await
         {
@@ -256,7 +259,11 @@ impl Host {
     pub(crate) async fn drop_fetched(&self, request: &PeerActivateRequest) {
         for image in [request.memory.image, request.disk.image] {
             // Never one that was here before, of others.
-            if self.incoming_images.came_from(image, origin_of(request)) {
+            if self
+                .peers
+                .incoming_images
+                .came_from(image, origin_of(request))
+            {
                 self.retire(image).await;
             }
         }

@@ -3,7 +3,7 @@
 use super::{
     Peer, Share,
     keys::{draw, secret_of},
-    order::{Data, Orders, is_enough},
+    order::{Data, Orders, is_enough, orders},
     remote_share::RemoteShare,
     take::{page_run, run},
 };
@@ -96,7 +96,7 @@ impl Host {
         let devices = BASE64_STANDARD.encode(devices);
         let key = draw()?;
         // One host alone is no group.
-        let several = self.options.multicast && far.shares.len() > 1;
+        let several = self.parts.options.multicast && far.shares.len() > 1;
         let group = several.then_some(pager.port());
         let images = [memory.image, disk.image];
         let peer_requests = async {
@@ -108,7 +108,7 @@ impl Host {
                     // Otherwise a host that fetches all of it waits a round trip for each window.
                     push: match all.is_some() {
                         true => Push::Everything,
-                        false => self.options.push,
+                        false => self.parts.options.push,
                     },
                     last: all,
                     changed: None,
@@ -117,7 +117,8 @@ impl Host {
                         false => Vec::new(),
                     },
                 };
-                self.pager_call(move |pager| pager.offer(image, offering))
+                self.parts
+                    .pager_call(move |pager| pager.offer(image, offering))
                     .await?;
             }
             let mut peer_requests = Vec::new();
@@ -198,7 +199,7 @@ impl Host {
                 memory: of.memory,
                 booted: of.booted,
                 accel: of.accel.clone(),
-                page_reporting: self.options.page_reporting,
+                page_reporting: self.parts.options.page_reporting,
                 cpu: Some(self.cpu_of(&of.accel, of.cpu.as_ref())?),
                 is_baseline: of.cpu.is_some(),
             },
@@ -215,7 +216,9 @@ impl Host {
     /// Finds which pages of an image go first, as far as clones have shown it, and which go
     /// last, for no clone is likely to need them at once.
     async fn ends_of(&self, image: ImageId) -> (Vec<Run>, Vec<Run>) {
-        let ends = self.pager_call(move |pager| Ok((pager.expected(image)?, pager.noise(image)?)));
+        let ends = self
+            .parts
+            .pager_call(move |pager| Ok((pager.expected(image)?, pager.noise(image)?)));
         let ends = ends.instrument(debug_span!("ends")).await;
         let (mut first, last) = ends.unwrap_or_else(|error| {
             tracing::warn!(%image, error = &error as &dyn std::error::Error, "its pages go in order");
@@ -236,7 +239,7 @@ impl Host {
         shares: &[Share],
     ) -> Vec<Orders> {
         let data = |image| async move {
-            let used = self.pager_call(move |pager| pager.stats(image)).await;
+            let used = self.parts.pager_call(move |pager| pager.stats(image)).await;
             // What cannot be told is taken for more than can be waited for.
             used.map_or(PageCount(u64::MAX), |used| used.data)
         };
@@ -246,7 +249,7 @@ impl Host {
         };
         let trips = join_all(shares.iter().map(|share| share.round_trip.clone())).await;
         let each = shares.iter().zip(trips).map(|(share, round_trip)| {
-            let orders = self.options.settle_first.orders(round_trip, data);
+            let orders = orders(self.parts.options.settle_first, round_trip, data);
             let peer = share.peer.name();
             tracing::debug!(peer, ?round_trip, ?data, ?orders, "order of pages");
             orders
@@ -333,7 +336,9 @@ impl Host {
         } = answer.inspect_err(|_| self.answered(key, Vec::new()))?;
         if !touched.is_empty() {
             let runs = touched.iter().map(run).collect();
-            let told = self.pager_call(move |pager| pager.touched_elsewhere(memory, runs));
+            let told = self
+                .parts
+                .pager_call(move |pager| pager.touched_elsewhere(memory, runs));
             if let Err(error) = told.await {
                 tracing::debug!(image = %memory, error = &error as &dyn std::error::Error, "not learned");
             }
@@ -363,7 +368,7 @@ impl Host {
         peer: &dyn Peer,
         asked: impl Future<Output = Result<T, ApiError>>,
     ) -> Result<T, ApiError> {
-        let patience = self.options.to_identify() * PATIENCE;
+        let patience = self.parts.options.to_identify() * PATIENCE;
         let mut asked = pin!(asked);
         let mut passed = self.passed_to(peer).await;
         loop {
@@ -388,28 +393,28 @@ impl Host {
     /// grow. None if they cannot be told.
     async fn passed_to(&self, peer: &dyn Peer) -> Option<u64> {
         let link = Link::Host(peer.address()?);
-        let links = self.pager_call(|pager| pager.links()).await.ok()?;
+        let links = self.parts.pager_call(|pager| pager.links()).await.ok()?;
         let passed = links.into_iter().filter(|it| it.link == link);
         Some(passed.map(|it| it.sent.asked + it.sent.pages).sum())
     }
 
     /// The address at which other hosts get pages of this one.
     pub(crate) async fn listen_to_peers(&self) -> Result<SocketAddr, HostError> {
-        let peering = self.peering.get().ok_or(HostError::NoPeers)?;
+        let peering = self.peers.peering.get().ok_or(HostError::NoPeers)?;
         let at = peering.pages.ok_or(HostError::NoPages)?;
-        self.pager_call(move |pager| pager.listen(at)).await
+        Ok(self.parts.pager_call(move |pager| pager.listen(at)).await?)
     }
 
     /// Lets a peer into a family.
     fn lend(&self, id: FamilyId, share: &Share) -> Result<HandoutFamily, HostError> {
-        let family = self.store.family(id)?;
+        let family = self.parts.store.family(id)?;
         let family = family.ok_or_else(|| HostError::Invalid("the family is gone".into()))?;
         let places = self.lent_to(id, share.peer.name())?;
         Ok(HandoutFamily {
             id,
             number: family.number.0,
             max_clones: family.max_clones,
-            network: self.network.policy(id),
+            network: self.parts.network.policy(id),
             first: Member(places.start),
             places: places.end - places.start,
             // Known once all these hosts have been asked: see `introduce`.
@@ -422,6 +427,7 @@ impl Host {
     /// The places of a family that a peer was lent, from now on at the latest.
     pub(crate) fn lent_to(&self, family: FamilyId, peer: &str) -> Result<Range<u16>, HostError> {
         Ok(self
+            .parts
             .store
             .lend_members(family, peer, PLACES, Subnet::MEMBERS)?)
     }
@@ -429,7 +435,9 @@ impl Host {
     /// Other hosts get no more of these.
     pub(crate) async fn withdraw(&self, images: &[ImageId], key: PeerKey) {
         for image in images.iter().copied() {
-            let done = self.pager_call(move |pager| pager.withdraw(image, key));
+            let done = self
+                .parts
+                .pager_call(move |pager| pager.withdraw(image, key));
             if let Err(error) = done.await {
                 tracing::warn!(%image, error = &error as &dyn std::error::Error, "still offered");
             }

@@ -91,7 +91,7 @@ pub(crate) struct Hold {
 impl Hold {
     /// Keeps another.
     pub fn add(&mut self, image: ImageId) {
-        *lock(&self.host.incoming_images.held)
+        *lock(&self.host.peers.incoming_images.held)
             .entry(image)
             .or_insert(0) += 1;
         self.images.push(image);
@@ -101,7 +101,7 @@ impl Hold {
     pub fn let_go(&mut self, image: ImageId) {
         if let Some(at) = self.images.iter().position(|held| *held == image) {
             self.images.swap_remove(at);
-            self.host.incoming_images.unhold(image);
+            self.host.peers.incoming_images.unhold(image);
         }
     }
 }
@@ -109,7 +109,7 @@ impl Hold {
 impl Drop for Hold {
     fn drop(&mut self) {
         for image in self.images.drain(..) {
-            self.host.incoming_images.unhold(image);
+            self.host.peers.incoming_images.unhold(image);
         }
     }
 }
@@ -210,16 +210,19 @@ impl Host {
     /// Follows images on their way, for as long as this host lives.
     pub(crate) fn watch_arrivals(&self) {
         let host = self.handle();
-        let records = self.registry().all();
+        let records = self.parts.registry().all();
         for vm in records {
             for (_, image) in parts(&vm.record()) {
-                self.incoming_images.expect(image, None);
+                self.peers.incoming_images.expect(image, None);
             }
         }
         tokio::spawn(async move {
             loop {
                 let Some(host) = host.upgrade() else { return };
-                let images: Vec<_> = lock(&host.incoming_images.known).keys().copied().collect();
+                let images: Vec<_> = lock(&host.peers.incoming_images.known)
+                    .keys()
+                    .copied()
+                    .collect();
                 for image in images {
                     host.look_for(image).await;
                 }
@@ -231,12 +234,15 @@ impl Host {
 
     /// Looks how far an image is.
     async fn look_for(&self, image: ImageId) {
-        let found = self.pager_call(move |pager| Ok(pager.arrival(image))).await;
+        let found = self
+            .parts
+            .pager_call(move |pager| Ok(pager.arrival(image)))
+            .await;
         let arrival = match found {
             Ok(Ok(arrival)) => arrival,
             Ok(Err(PagerError::Refused(_))) => {
                 // Retired: no host has it, or will.
-                lock(&self.incoming_images.known).remove(&image);
+                lock(&self.peers.incoming_images.known).remove(&image);
                 return;
             }
             // It may answer the next time.
@@ -246,8 +252,8 @@ impl Host {
         let why = (!arrival.alive && !settled).then(|| lost(&arrival));
         let (pages, lost) = (arrival.pages, arrival.away);
         let before = match settled {
-            true => lock(&self.incoming_images.known).remove(&image),
-            false => lock(&self.incoming_images.known).insert(image, Known::Seen(arrival)),
+            true => lock(&self.peers.incoming_images.known).remove(&image),
+            false => lock(&self.peers.incoming_images.known).insert(image, Known::Seen(arrival)),
         };
         let was_over = match before {
             Some(Known::Seen(before)) => !before.alive,
@@ -255,10 +261,10 @@ impl Host {
             None => true,
         };
         if (settled || why.is_some()) && !was_over {
-            events::transfer(&self.events, image, TransferOver { pages, lost });
+            events::transfer(&self.parts.events, image, TransferOver { pages, lost });
         }
         let Some(why) = why else { return };
-        let vms = self.registry().all();
+        let vms = self.parts.registry().all();
         for vm in vms {
             let part = parts(&vm.record()).into_iter().find(|(_, id)| *id == image);
             if let Some((part, _)) = part
@@ -280,7 +286,7 @@ impl Host {
         if vm.record().failure.is_some() {
             return;
         }
-        if let Err(error) = vm.change(&self.store, |record| record.failure = Some(why)) {
+        if let Err(error) = vm.change(&self.parts.store, |record| record.failure = Some(why)) {
             tracing::error!(vm = %vm.name(), error = &error as &dyn std::error::Error, "not recorded");
         }
     }
@@ -288,7 +294,10 @@ impl Host {
     /// A VM's QEMU ended by itself: notes it if that was for want of pages.
     pub(crate) async fn note_loss(&self, vm: &Vm) {
         for (part, image) in parts(&vm.record()) {
-            let found = self.pager_call(move |pager| pager.arrival(image)).await;
+            let found = self
+                .parts
+                .pager_call(move |pager| pager.arrival(image))
+                .await;
             if let Ok(arrival) = found
                 && !arrival.alive
                 && !arrival.settled
@@ -302,7 +311,10 @@ impl Host {
     pub(crate) async fn awaited(&self, record: &VmRecord) -> Result<Vec<Awaited>, HostError> {
         let mut awaited = Vec::new();
         for (part, image) in parts(record) {
-            let arrival = self.pager_call(move |pager| pager.arrival(image)).await?;
+            let arrival = self
+                .parts
+                .pager_call(move |pager| pager.arrival(image))
+                .await?;
             if !arrival.settled {
                 awaited.push(Awaited {
                     image,
@@ -329,7 +341,10 @@ impl Host {
         (part, image): (VmPart, ImageId),
     ) -> Result<(), HostError> {
         loop {
-            let arrival = self.pager_call(move |pager| pager.arrival(image)).await?;
+            let arrival = self
+                .parts
+                .pager_call(move |pager| pager.arrival(image))
+                .await?;
             if is_nearly_here(arrival.first_of, arrival.first) {
                 return Ok(());
             }
@@ -349,7 +364,10 @@ impl Host {
         for (part, image) in parts(&vm.record()) {
             let mut asked = false;
             loop {
-                let arrival = self.pager_call(move |pager| pager.arrival(image)).await?;
+                let arrival = self
+                    .parts
+                    .pager_call(move |pager| pager.arrival(image))
+                    .await?;
                 if arrival.settled {
                     break;
                 }
@@ -360,7 +378,9 @@ impl Host {
                     });
                 }
                 if !asked {
-                    self.pager_call(move |pager| pager.settle(image)).await?;
+                    self.parts
+                        .pager_call(move |pager| pager.settle(image))
+                        .await?;
                     asked = true;
                 }
                 sleep(SOON).await;

@@ -29,7 +29,11 @@ impl Host {
 
     /// Records what else was offered of it, and is to be withdrawn.
     pub(crate) fn note_offered(&self, key: (ForkId, &str), images: &[ImageId]) {
-        if let Some(((), away)) = self.remote_clones.change(key, |away| away.offer(images)) {
+        if let Some(((), away)) = self
+            .peers
+            .remote_clones
+            .change(key, |away| away.offer(images))
+        {
             self.record_remote_clones(key, &away);
         }
     }
@@ -37,7 +41,7 @@ impl Host {
     /// A VM did not move: nothing that was sent of it is needed.
     pub(crate) async fn release_moved(&self, key: (ForkId, &str)) {
         self.retire_offered(key).await;
-        if let Some(((), away)) = self.remote_clones.change(key, |_| ()) {
+        if let Some(((), away)) = self.peers.remote_clones.change(key, |_| ()) {
             self.release(&away).await;
         }
         self.forget_remote_clones(key);
@@ -46,6 +50,7 @@ impl Host {
     /// A VM has left: what that host was offered of it needs no name here any more.
     pub(crate) async fn retire_offered(&self, key: (ForkId, &str)) {
         let offered = self
+            .peers
             .remote_clones
             .change(key, |away| away.images().to_vec());
         for image in offered.map(|(images, _)| images).unwrap_or_default() {
@@ -55,7 +60,7 @@ impl Host {
 
     /// A VM has come here that had left before: its former place is of no interest now.
     pub(crate) async fn forget_where_it_was(&self, vm: VmId) {
-        for was in self.remote_clones.migrations() {
+        for was in self.peers.remote_clones.migrations() {
             if was.vm == vm {
                 self.release_moved((was.migration, &was.peer)).await;
             }
@@ -65,9 +70,9 @@ impl Host {
     /// Migrations that an earlier daemon did not come to the end of, nor to the point from which
     /// on the other host may have its VM.
     pub(crate) fn broken_off(&self) -> Vec<Migrated> {
-        let mut migrations = self.remote_clones.migrations();
+        let mut migrations = self.peers.remote_clones.migrations();
         migrations.retain(|it| {
-            let vm = self.registry().get(it.vm);
+            let vm = self.parts.registry().get(it.vm);
             let rests = vm.is_none_or(|vm| lock(&vm.moving).is_none() && vm.try_turn().is_some());
             !it.is_there && rests
         });
@@ -90,7 +95,7 @@ impl Host {
         family: FamilyId,
         peer: &str,
     ) -> Result<Option<Ipv4Addr>, HostError> {
-        Ok(tunnel_of(&self.store.family_hosts(family)?, peer))
+        Ok(tunnel_of(&self.parts.store.family_hosts(family)?, peer))
     }
 
     /// Places of a family that are not where they were lent to: VMs that moved here, and from
@@ -101,7 +106,7 @@ impl Host {
         tunnel: Ipv4Addr,
         told: &[(Teller, FamilyHost)],
     ) -> Vec<FamilyHost> {
-        let vms = self.registry().all();
+        let vms = self.parts.registry().all();
         let here: Vec<Member> = vms
             .iter()
             .filter(|vm| !matches!(vm.life(), Life::Ending))
@@ -114,7 +119,7 @@ impl Host {
             first,
             places: 1,
         };
-        let moved = self.remote_clones.moved(family).into_iter();
+        let moved = self.peers.remote_clones.moved(family).into_iter();
         let away = moved.filter(|(_, member)| !here.contains(member));
         let away = away
             .filter_map(|(peer, member)| tunnel_of(told, &peer).map(|tunnel| one(tunnel, member)));

@@ -9,8 +9,9 @@
 //!
 //! Pure: the caller measures, and knows which images there are.
 
+use forkyard_host::SettleFirst;
 use forkyard_types::{PAGE_SIZE, PageCount, PageOrder};
-use std::{str::FromStr, time::Duration};
+use std::time::Duration;
 
 /// Pages that a clone of which nothing is known touches one after the other until it has
 /// run its first command: 2,200 of a small Linux.
@@ -21,38 +22,6 @@ const RATE: u128 = 12_500_000;
 /// Round trip from which on a link is long. Over a shorter one a fault costs little more than
 /// its handling, and a busy host measures as much where there is no distance at all.
 const LONG: Duration = Duration::from_millis(5);
-
-/// Choice of an operator: whether all pages come before clones on other hosts are let go.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum SettleFirst {
-    /// As the measured round trip asks for.
-    #[default]
-    Auto,
-    /// Over every link.
-    Always,
-    /// Over none.
-    Never,
-}
-
-/// Text that is no [`SettleFirst`].
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{text:?} is none of auto, always and never")]
-pub struct UnknownOrder {
-    /// Text that was given.
-    pub text: String,
-}
-
-impl FromStr for SettleFirst {
-    type Err = UnknownOrder;
-    fn from_str(text: &str) -> Result<Self, UnknownOrder> {
-        match text {
-            "auto" => Ok(Self::Auto),
-            "always" => Ok(Self::Always),
-            "never" => Ok(Self::Never),
-            _ => Err(UnknownOrder { text: text.into() }),
-        }
-    }
-}
 
 /// Pages of an instant that hold data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -68,30 +37,28 @@ pub(crate) struct Orders {
     pub disk: PageOrder,
 }
 
-impl SettleFirst {
-    /// Decides for one host. A link of which no round trip is known is taken for a short one.
-    /// Memory goes before the disk: a guest has in memory what it used last.
-    pub(crate) fn orders(self, round_trip: Option<Duration>, data: Data) -> Orders {
-        let budget = match self {
-            Self::Always => u128::MAX,
-            Self::Never => 0,
-            Self::Auto => {
-                let long = round_trip.filter(|time| *time >= LONG);
-                let micros = long.unwrap_or_default().as_micros();
-                micros * DEPENDENT * RATE / 1_000_000
-            }
-        };
-        let order = |pages: u64| {
-            let bytes = u128::from(pages) * PAGE_SIZE as u128;
-            match budget > 0 && bytes <= budget {
-                true => PageOrder::SettleFirst,
-                false => PageOrder::OnDemand,
-            }
-        };
-        Orders {
-            memory: order(data.memory.0),
-            disk: order(data.memory.0.saturating_add(data.disk.0)),
+/// Decides for one host. A link of which no round trip is known is taken for a short one.
+/// Memory goes before the disk: a guest has in memory what it used last.
+pub(crate) fn orders(choice: SettleFirst, round_trip: Option<Duration>, data: Data) -> Orders {
+    let budget = match choice {
+        SettleFirst::Always => u128::MAX,
+        SettleFirst::Never => 0,
+        SettleFirst::Auto => {
+            let long = round_trip.filter(|time| *time >= LONG);
+            let micros = long.unwrap_or_default().as_micros();
+            micros * DEPENDENT * RATE / 1_000_000
         }
+    };
+    let order = |pages: u64| {
+        let bytes = u128::from(pages) * PAGE_SIZE as u128;
+        match budget > 0 && bytes <= budget {
+            true => PageOrder::SettleFirst,
+            false => PageOrder::OnDemand,
+        }
+    };
+    Orders {
+        memory: order(data.memory.0),
+        disk: order(data.memory.0.saturating_add(data.disk.0)),
     }
 }
 
@@ -137,7 +104,7 @@ mod tests {
     }
 
     fn auto(millis: u64, data: Data) -> Orders {
-        SettleFirst::Auto.orders(Some(Duration::from_millis(millis)), data)
+        orders(SettleFirst::Auto, Some(Duration::from_millis(millis)), data)
     }
 
     #[test]
@@ -145,7 +112,7 @@ mod tests {
         assert_eq!(auto(80, data(64, 64)), FIRST);
         assert_eq!(auto(20, data(64, 64)), FIRST);
         assert_eq!(auto(1, data(64, 64)), ON_DEMAND);
-        assert_eq!(SettleFirst::Auto.orders(None, data(64, 64)), ON_DEMAND);
+        assert_eq!(orders(SettleFirst::Auto, None, data(64, 64)), ON_DEMAND);
     }
 
     #[test]
@@ -163,9 +130,9 @@ mod tests {
     #[test]
     fn an_operators_choice_holds_whatever_the_link() {
         let far = Some(Duration::from_secs(1));
-        assert_eq!(SettleFirst::Never.orders(far, data(1, 0)), ON_DEMAND);
+        assert_eq!(orders(SettleFirst::Never, far, data(1, 0)), ON_DEMAND);
         assert_eq!(
-            SettleFirst::Always.orders(None, data(1 << 30, 1 << 30)),
+            orders(SettleFirst::Always, None, data(1 << 30, 1 << 30)),
             FIRST
         );
     }
@@ -175,11 +142,5 @@ mod tests {
         assert!(is_nearly_here(PageCount(6400), PageCount(100)));
         assert!(!is_nearly_here(PageCount(6400), PageCount(101)));
         assert!(is_nearly_here(PageCount(3), PageCount(0)));
-    }
-
-    #[test]
-    fn a_choice_is_read_by_its_name() {
-        assert_eq!("never".parse(), Ok(SettleFirst::Never));
-        "sometimes".parse::<SettleFirst>().expect_err("no choice");
     }
 }

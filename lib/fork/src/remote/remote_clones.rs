@@ -156,7 +156,7 @@ impl RemoteClones {
 impl Host {
     /// Reads what an earlier daemon had others make.
     pub(crate) fn load_remote_clones(&self) -> Result<(), HostError> {
-        for (fork, peer, entry) in self.store.remote_clones()? {
+        for (fork, peer, entry) in self.parts.store.remote_clones()? {
             match serde_json::from_str::<RemoteShare>(&entry) {
                 Ok(mut away) => {
                     // The request that waited for the answer has gone.
@@ -164,7 +164,7 @@ impl Host {
                         away.stage = Stage::Made;
                         away.pending_removal = away.promised;
                     }
-                    lock(&self.remote_clones.0).insert((fork, peer), away);
+                    lock(&self.peers.remote_clones.0).insert((fork, peer), away);
                 }
                 Err(error) => {
                     tracing::error!(%fork, peer, %error, "what is there cannot be read");
@@ -181,15 +181,16 @@ impl Host {
         away: RemoteShare,
     ) -> Result<(), HostError> {
         let entry = to_text(&away)?;
-        self.store
+        self.parts
+            .store
             .put_remote_clones((fork, peer), away.family, &entry)?;
-        lock(&self.remote_clones.0).insert((fork, peer.to_owned()), away);
+        lock(&self.peers.remote_clones.0).insert((fork, peer.to_owned()), away);
         Ok(())
     }
 
     /// A peer has answered, or, with nothing, is not waited for any more.
     pub(crate) fn answered(&self, key: (ForkId, &str), made: Vec<VmView>) {
-        let learnt = self.remote_clones.change(key, |away| {
+        let learnt = self.peers.remote_clones.change(key, |away| {
             away.stage = Stage::Made;
             away.pending_removal = away.promised && made.is_empty();
             away.clones = made;
@@ -203,9 +204,9 @@ impl Host {
     /// These are no longer awaited: should their host ever be seen to have them, they
     /// are ended.
     pub(super) fn schedule_removal(&self, name: &str, vms: &[VmId]) {
-        for fork in self.remote_clones.forks_at(name) {
+        for fork in self.peers.remote_clones.forks_at(name) {
             let key = (fork, name);
-            let pending_removal = self.remote_clones.change(key, |away| {
+            let pending_removal = self.peers.remote_clones.change(key, |away| {
                 let is_one = |vm: &VmView| vms.contains(&vm.id);
                 away.pending_removal |= away.clones.iter().any(is_one);
                 away.pending_removal
@@ -217,8 +218,12 @@ impl Host {
     }
 
     pub(super) fn record_remote_clones(&self, key: (ForkId, &str), away: &RemoteShare) {
-        let recorded = to_text(away)
-            .and_then(|entry| Ok(self.store.put_remote_clones(key, away.family, &entry)?));
+        let recorded = to_text(away).and_then(|entry| {
+            Ok(self
+                .parts
+                .store
+                .put_remote_clones(key, away.family, &entry)?)
+        });
         if let Err(error) = recorded {
             let (fork, peer) = key;
             tracing::warn!(%fork, peer, error = &error as &dyn std::error::Error, "not recorded");
@@ -227,8 +232,8 @@ impl Host {
 
     /// Nothing of it is there any more.
     pub(crate) fn forget_remote_clones(&self, (fork, peer): (ForkId, &str)) -> Option<FamilyId> {
-        let gone = lock(&self.remote_clones.0).remove(&(fork, peer.to_owned()));
-        let forgotten: Result<(), StoreError> = self.store.remove_remote_clones((fork, peer));
+        let gone = lock(&self.peers.remote_clones.0).remove(&(fork, peer.to_owned()));
+        let forgotten: Result<(), StoreError> = self.parts.store.remove_remote_clones((fork, peer));
         if let Err(error) = forgotten {
             tracing::warn!(%fork, peer, error = &error as &dyn std::error::Error, "still recorded");
         }
@@ -238,7 +243,7 @@ impl Host {
     /// Ends a clone on another host, by name or id. One that cannot be asked is
     /// forgotten if it could not be asked before.
     pub(crate) async fn remove_elsewhere(&self, word: &str) -> Result<VmView, HostError> {
-        let found = self.remote_clones.find(word);
+        let found = self.peers.remote_clones.find(word);
         let vm = found.ok_or_else(|| {
             HostError::Vm(VmError::Unknown {
                 name: word.to_owned(),
@@ -249,7 +254,7 @@ impl Host {
             Err(error) if vm.silence.is_none() => return Err(error),
             found => found,
         };
-        let patience = self.options.patience;
+        let patience = self.parts.options.patience;
         let asked = match &peer {
             Ok(peer) => timeout(patience, peer.remove(vm.id)).await,
             Err(error) => Ok(Err(error.to_api())),
@@ -261,9 +266,9 @@ impl Host {
             }
             Err(source) => return Err(HostError::Peer { peer: name, source }),
         }
-        for fork in self.remote_clones.forks_at(&name) {
+        for fork in self.peers.remote_clones.forks_at(&name) {
             let key = (fork, name.as_str());
-            let removed = self.remote_clones.change(key, |away| {
+            let removed = self.peers.remote_clones.change(key, |away| {
                 let before = away.clones.len();
                 away.clones.retain(|clone| clone.id != vm.id);
                 before != away.clones.len()
@@ -275,7 +280,7 @@ impl Host {
             if vm.silence.is_some() && away.clones.is_empty() {
                 self.release(&away).await;
                 self.forget_lost(key).await;
-                if !self.remote_clones.has(away.family, &name) {
+                if !self.peers.remote_clones.has(away.family, &name) {
                     self.forget_borrower(away.family, &name).await;
                 }
             }
@@ -308,6 +313,7 @@ impl Host {
     /// Asks every host that may have something of this one's what it has.
     pub(crate) async fn poll_remote_clones(&self) {
         let looks = self
+            .peers
             .remote_clones
             .peers()
             .into_iter()
@@ -323,9 +329,9 @@ impl Host {
 
     /// A host is no more, and what it had of this one's.
     async fn lose(&self, name: &str) {
-        for fork in self.remote_clones.forks_at(name) {
+        for fork in self.peers.remote_clones.forks_at(name) {
             let key = (fork, name);
-            let lost = self.remote_clones.change(key, |away| {
+            let lost = self.peers.remote_clones.change(key, |away| {
                 away.stage = Stage::Released;
                 away.clones.clear();
             });
@@ -339,13 +345,13 @@ impl Host {
 
     /// A VM is here, and not on its way elsewhere.
     fn has_here(&self, vm: VmId) -> bool {
-        let found = self.registry().get(vm);
+        let found = self.parts.registry().get(vm);
         found.is_some_and(|vm| lock(&vm.moving).is_none())
     }
 
     async fn look_at(&self, name: &str, peer: &dyn Peer) {
         let asked = timeout(ANSWERS, peer.vms());
-        let (listed, answer) = self.remote_clones.listed(name, asked).await;
+        let (listed, answer) = self.peers.remote_clones.listed(name, asked).await;
         let vms = match answer {
             Ok(Ok(vms)) => without_echoes(vms, |vm| self.has_here(vm)),
             Ok(Err(error)) => return self.silent(name, &error),
@@ -355,10 +361,11 @@ impl Host {
         };
         for fork in listed {
             let key = (fork, name);
-            let before = lock(&self.remote_clones.0)
+            let before = lock(&self.peers.remote_clones.0)
                 .get(&(fork, name.to_owned()))
                 .cloned();
             let learnt = self
+                .peers
                 .remote_clones
                 .change(key, |away| away.learn(fork, name, &vms));
             let (Some(before), Some((released, away))) = (before, learnt) else {
@@ -383,7 +390,7 @@ impl Host {
     /// unless another does.
     pub(super) async fn release(&self, away: &RemoteShare) {
         let needed: BTreeSet<ImageId> = {
-            let all = lock(&self.remote_clones.0);
+            let all = lock(&self.peers.remote_clones.0);
             let others = all
                 .values()
                 .filter(|other| other.stage != Stage::Released && other.key == away.key);
@@ -404,7 +411,7 @@ impl Host {
 
     fn silent(&self, name: &str, error: &ApiError) {
         let why = format!("host {name} cannot be asked: {}", error.message);
-        for away in lock(&self.remote_clones.0)
+        for away in lock(&self.peers.remote_clones.0)
             .iter_mut()
             .filter(|((_, peer), _)| peer == name)
             .map(|(_, away)| away)
@@ -416,7 +423,7 @@ impl Host {
     /// Builds the error for a VM that is not here: names its host, if that is
     /// known.
     pub(crate) fn elsewhere(&self, word: &str) -> Option<HostError> {
-        let vm = self.remote_clones.find(word)?;
+        let vm = self.peers.remote_clones.find(word)?;
         Some(HostError::Elsewhere {
             vm: vm.name,
             host: vm.host.unwrap_or_default(),

@@ -124,7 +124,7 @@ impl Host {
             UdpSocket::from_std(socket).map(Arc::new)
         });
         let socket = match socket {
-            Ok(socket) => self.sites.socket.get_or_init(|| socket).clone(),
+            Ok(socket) => self.peers.sites.socket.get_or_init(|| socket).clone(),
             Err(error) => {
                 // Another daemon's, in the same network.
                 tracing::warn!(%error, port = PORT, "news of moved VMs come along loans alone: later");
@@ -160,7 +160,7 @@ impl Host {
     /// Learns of what a datagram says; the family if that is news.
     fn hear_news(&self, datagram: &[u8]) -> Option<FamilyId> {
         let family = News::family_of(datagram).ok()?;
-        let mut families = lock(&self.sites.families);
+        let mut families = lock(&self.peers.sites.families);
         let known = families.get_mut(&family)?;
         let news = match News::open(datagram, known.key.as_ref()?) {
             Ok(news) => news,
@@ -177,8 +177,8 @@ impl Host {
 
     /// Says something to every site of a family, and again soon.
     fn say(&self, family: FamilyId, said: Vec<Sighting>) {
-        let socket = self.sites.socket.get().cloned();
-        let key = self.sites.of(family, |known| known.key);
+        let socket = self.peers.sites.socket.get().cloned();
+        let key = self.peers.sites.of(family, |known| known.key);
         let (Some(socket), Some(key), Ok(Some(span))) = (socket, key, self.span_of(family)) else {
             return;
         };
@@ -196,17 +196,17 @@ impl Host {
     /// Says all that is known of members that have moved to every site of their families.
     pub(super) async fn repeat_news(&self) {
         let families: Vec<_> = {
-            let families = lock(&self.sites.families);
+            let families = lock(&self.peers.sites.families);
             let moved = families.iter().filter(|(_, known)| !known.seen.is_empty());
             moved.map(|(family, _)| *family).collect()
         };
         for family in families {
             let claimed = self.claim(family);
-            let (key, said) = self.sites.of(family, |known| {
+            let (key, said) = self.peers.sites.of(family, |known| {
                 (known.key, known.seen.all().collect::<Vec<_>>())
             });
             if let (Some(socket), Some(key), Ok(Some(span))) =
-                (self.sites.socket.get(), key, self.span_of(family))
+                (self.peers.sites.socket.get(), key, self.span_of(family))
             {
                 send(socket, &News { family, said }.seal(&key), &span.others());
             }
@@ -219,16 +219,16 @@ impl Host {
     /// Makes news of VMs that run here, where others were told that they are elsewhere: of a place
     /// that was given again.
     fn claim(&self, family: FamilyId) -> bool {
-        let Ok(Some(place)) = self.store.tunnel(family) else {
+        let Ok(Some(place)) = self.parts.store.tunnel(family) else {
             return false;
         };
-        let vms = self.registry().all();
+        let vms = self.parts.registry().all();
         let here = vms.iter().filter(|vm| {
             let runs = matches!(vm.life(), Life::Running(_) | Life::Paused(_));
             runs && lock(&vm.moving).is_none() && vm.record().family == family
         });
         let here: Vec<_> = here.map(|vm| vm.record().member).collect();
-        self.sites.of(family, |known| {
+        self.peers.sites.of(family, |known| {
             let mut claimed = false;
             for member in here {
                 let at = known.seen.get(member);
@@ -245,7 +245,7 @@ impl Host {
     /// Tells every site that a VM is about to move to that end of tunnels; the rank of that news.
     pub(crate) fn tell_moving(&self, vm: &Vm, from: Ipv4Addr, to: Ipv4Addr) -> Generation {
         let record = vm.record();
-        let said = self.sites.of(record.family, |known| {
+        let said = self.peers.sites.of(record.family, |known| {
             known.leaving.insert(record.member);
             let moving = Whereabout::Moving { from, to };
             known.seen.tell(record.member, moving)
@@ -262,11 +262,11 @@ impl Host {
         from: Ipv4Addr,
         generation: Generation,
     ) -> Result<(), HostError> {
-        let Some(place) = self.store.tunnel(family)? else {
+        let Some(place) = self.parts.store.tunnel(family)? else {
             return Ok(());
         };
-        self.network.park(family, port).await?;
-        self.sites.of(family, |known| {
+        self.parts.network.park(family, port).await?;
+        self.peers.sites.of(family, |known| {
             let to = place.own;
             known.seen.learn(Sighting {
                 member,
@@ -274,16 +274,17 @@ impl Host {
                 at: Whereabout::Moving { from, to },
             })
         });
-        self.sites
+        self.peers
+            .sites
             .step(family, member, Event::Expected { from, port });
         self.sync_overlay(family).await
     }
 
     /// A VM does not come after all.
     pub(crate) async fn expect_no_frames(&self, (family, member, port): (FamilyId, Member, VmId)) {
-        self.sites.step(family, member, Event::GivenUp);
+        self.peers.sites.step(family, member, Event::GivenUp);
         self.try_to_sync_overlay(family).await;
-        self.network.unpark(port);
+        self.parts.network.unpark(port);
     }
 
     /// A VM stands still here, and what comes for it is passed on. Not cancel-safe.
@@ -291,23 +292,25 @@ impl Host {
         let record = vm.record();
         let port = record.id;
         let stopped = Event::Stopped { to, port };
-        self.sites.step(record.family, record.member, stopped);
+        self.peers.sites.step(record.family, record.member, stopped);
         self.sync_overlay(record.family).await
     }
 
     /// A VM goes on here after all: its frames come here again, and every site hears so.
     pub(crate) async fn pass_on_no_more(&self, vm: &Vm) {
         let record = vm.record();
-        let Ok(Some(place)) = self.store.tunnel(record.family) else {
+        let Ok(Some(place)) = self.parts.store.tunnel(record.family) else {
             return;
         };
-        let said = self.sites.of(record.family, |known| {
+        let said = self.peers.sites.of(record.family, |known| {
             let was_leaving = known.leaving.remove(&record.member);
             let here = Whereabout::At(place.own);
             was_leaving.then(|| known.seen.tell(record.member, here))
         });
         if let Some(said) = said {
-            self.sites.step(record.family, record.member, Event::Stayed);
+            self.peers
+                .sites
+                .step(record.family, record.member, Event::Stayed);
             self.try_to_sync_overlay(record.family).await;
             self.say(record.family, vec![said]);
         }
@@ -318,22 +321,25 @@ impl Host {
     pub(crate) async fn announce(&self, vm: &Vm) {
         let record = vm.record();
         let (family, member) = (record.family, record.member);
-        if let Err(error) = self.network.open_port(family, record.id).await {
+        if let Err(error) = self.parts.network.open_port(family, record.id).await {
             tracing::error!(vm = %record.name, error = &error as &dyn std::error::Error, "it is not on its network");
         }
-        if let Ok(Some(place)) = self.store.tunnel(family) {
+        if let Ok(Some(place)) = self.parts.store.tunnel(family) {
             let here = Whereabout::At(place.own);
-            let said = self.sites.of(family, |known| known.seen.tell(member, here));
+            let said = self
+                .peers
+                .sites
+                .of(family, |known| known.seen.tell(member, here));
             // Before anything else is done: the others wait for it.
             self.say(family, vec![said]);
-            self.sites.step(family, member, Event::Announced);
+            self.peers.sites.step(family, member, Event::Announced);
         }
         self.try_to_sync_overlay(family).await;
         let host = self.handle();
         tokio::spawn(async move {
             sleep(SETTLED).await;
             if let Some(host) = host.upgrade() {
-                host.sites.step(family, member, Event::Settled);
+                host.peers.sites.step(family, member, Event::Settled);
                 host.try_to_sync_overlay(family).await;
             }
         });
@@ -342,7 +348,7 @@ impl Host {
     /// A VM has gone on at that end of tunnels: known here before that host's news come.
     pub(crate) fn has_left(&self, vm: &Vm, to: Ipv4Addr) {
         let record = vm.record();
-        self.sites.of(record.family, |known| {
+        self.peers.sites.of(record.family, |known| {
             let moving = { known.seen.get(record.member) }
                 .is_some_and(|at| matches!(at, Whereabout::Moving { .. }));
             if moving {
@@ -351,7 +357,9 @@ impl Host {
             }
             known.leaving.remove(&record.member);
         });
-        self.sites.step(record.family, record.member, Event::Left);
+        self.peers
+            .sites
+            .step(record.family, record.member, Event::Left);
     }
 }
 

@@ -106,8 +106,8 @@ impl Host {
             own: tunnel,
             lender,
         };
-        self.store.place_tunnel(family, placed)?;
-        let told = self.store.family_hosts(family)?;
+        self.parts.store.place_tunnel(family, placed)?;
+        let told = self.parts.store.family_hosts(family)?;
         let is_known = |share: &&Share| {
             let peer = share.peer.name();
             told.iter().any(|(by, _)| is(by, peer))
@@ -116,7 +116,7 @@ impl Host {
         if new.is_empty() {
             return Ok(());
         }
-        let loans = self.store.loans()?;
+        let loans = self.parts.store.loans()?;
         let of_family: Vec<_> = loans.into_iter().filter(|it| it.family == family).collect();
         let lent_to = |peer: &str| of_family.iter().find(|loan| loan.peer == peer);
         let asked = new.iter().filter_map(|share| {
@@ -153,16 +153,16 @@ impl Host {
     async fn try_to_tell(&self) -> Result<(), HostError> {
         let mut loans: BTreeMap<String, Vec<Loan>> = BTreeMap::new();
         let mut told: BTreeMap<FamilyId, BTreeSet<Teller>> = BTreeMap::new();
-        for loan in self.store.loans()? {
+        for loan in self.parts.store.loans()? {
             let tellers = match told.entry(loan.family) {
                 std::collections::btree_map::Entry::Occupied(entry) => entry.into_mut(),
                 std::collections::btree_map::Entry::Vacant(entry) => {
-                    let hosts = self.store.family_hosts(loan.family)?.into_iter();
+                    let hosts = self.parts.store.family_hosts(loan.family)?.into_iter();
                     entry.insert(hosts.map(|(by, _)| by).collect())
                 }
             };
             let is_there = tellers.iter().any(|by| is(by, &loan.peer));
-            if is_there || self.remote_clones.has(loan.family, &loan.peer) {
+            if is_there || self.peers.remote_clones.has(loan.family, &loan.peer) {
                 loans.entry(loan.peer.clone()).or_default().push(loan);
             }
         }
@@ -171,7 +171,7 @@ impl Host {
                 Ok(peer) => self.ask(&peer, loans).await,
                 Err(_) if self.is_gone(&name) => {
                     for loan in loans {
-                        if !self.remote_clones.has(loan.family, &name) {
+                        if !self.peers.remote_clones.has(loan.family, &name) {
                             self.forget_borrower(loan.family, &name).await;
                         }
                     }
@@ -181,7 +181,7 @@ impl Host {
             }
         });
         let changed = join_all(asked).await.into_iter().flatten();
-        let pending_joins = self.pending_joins.lock().await.clone();
+        let pending_joins = self.peers.pending_joins.lock().await.clone();
         for family in changed.chain(pending_joins).collect::<BTreeSet<_>>() {
             self.try_to_sync_overlay(family).await;
             self.end_family_if_empty(family).await;
@@ -191,7 +191,7 @@ impl Host {
 
     /// A host that was lent places of a family is no more.
     pub(super) async fn forget_borrower(&self, family: FamilyId, peer: &str) {
-        match self.store.forget_borrower(family, peer) {
+        match self.parts.store.forget_borrower(family, peer) {
             Ok(false) => {}
             Ok(true) => {
                 tracing::info!(%family, peer, "it has left");
@@ -207,8 +207,8 @@ impl Host {
     /// The daemon ends, and no VM is here: families that are on other hosts have no
     /// network here until they have one again.
     pub(crate) async fn leave_networks(&self) {
-        let _turn = self.pending_joins.lock().await;
-        let families = match self.store.networks() {
+        let _turn = self.peers.pending_joins.lock().await;
+        let families = match self.parts.store.networks() {
             Ok(families) => families,
             Err(error) => {
                 tracing::warn!(
@@ -219,7 +219,7 @@ impl Host {
             }
         };
         for (family, _) in families {
-            if let Err(error) = self.network.remove_family(family.id).await {
+            if let Err(error) = self.parts.network.remove_family(family.id).await {
                 tracing::warn!(family = %family.id, error = &error as &dyn std::error::Error, "not left");
             }
         }
@@ -260,13 +260,17 @@ impl Host {
             }
         };
         for (loan, standing) in asked.iter().zip(standings) {
-            let expected = self.remote_clones.has(loan.family, name);
-            let moved = self.remote_clones.moved(loan.family);
+            let expected = self.peers.remote_clones.has(loan.family, name);
+            let moved = self.peers.remote_clones.moved(loan.family);
             let moved = moved.into_iter().filter(|(peer, _)| peer == name);
             let moved: BTreeSet<_> = moved.map(|(_, member)| member).collect();
             let hosts = hosts_of(loan, &standing, (expected, &moved));
             let teller = Teller::Borrower(name.to_owned());
-            match self.store.put_family_hosts(loan.family, &teller, &hosts) {
+            match self
+                .parts
+                .store
+                .put_family_hosts(loan.family, &teller, &hosts)
+            {
                 Ok(true) => drop(changed.insert(loan.family)),
                 Ok(false) => {}
                 Err(error) => {
@@ -284,11 +288,11 @@ impl Host {
         family: FamilyId,
         peer: &str,
     ) -> Result<Option<FamilyNews>, HostError> {
-        let Some(tunnel) = self.store.tunnel(family)? else {
+        let Some(tunnel) = self.parts.store.tunnel(family)? else {
             return Ok(None);
         };
-        let own = self.store.own_places(family, Subnet::MEMBERS)?;
-        let told = self.store.family_hosts(family)?;
+        let own = self.parts.store.own_places(family, Subnet::MEMBERS)?;
+        let told = self.parts.store.family_hosts(family)?;
         let astray = self.astray(family, tunnel.own, &told);
         let told = told.into_iter().filter(|(by, _)| !is(by, peer));
         let mut hosts = compose(tunnel.own, &own, told);
@@ -297,7 +301,7 @@ impl Host {
             id: family,
             tunnel: tunnel.own,
             hosts,
-            key: self.sites.key(family, tunnel.lender.is_none())?,
+            key: self.peers.sites.key(family, tunnel.lender.is_none())?,
         }))
     }
 
@@ -322,7 +326,7 @@ impl Host {
     }
 
     async fn update_family(&self, news: FamilyNews) -> Result<FamilyStanding, HostError> {
-        let place = self.store.tunnel(news.id)?;
+        let place = self.parts.store.tunnel(news.id)?;
         // Another that lent it places of this family did so in vain: it gives those of
         // the first. So loans make a tree, and no two hosts wait for each other to leave.
         let is_lender = place.is_some_and(|place| place.lender == Some(news.tunnel));
@@ -330,7 +334,7 @@ impl Host {
         if is_lender {
             self.update_from(news.tunnel, news.id, &news.hosts, news.key.as_ref())?;
             self.try_to_sync_overlay(news.id).await;
-            let told = self.store.family_hosts(news.id)?.into_iter();
+            let told = self.parts.store.family_hosts(news.id)?.into_iter();
             let told = told.filter(|(by, _)| *by != Teller::Lender);
             let told: Vec<_> = told.collect();
             if let Some(place) = place {
@@ -361,12 +365,14 @@ impl Host {
         };
         let lender = Some(lender);
         let place = self
+            .parts
             .store
             .place_tunnel(family, FamilyTunnel { own, lender })?;
         let is_lender = place.is_some_and(|place| place.lender == lender);
-        self.sites.hear_key(family, key, is_lender);
+        self.peers.sites.hear_key(family, key, is_lender);
         if is_lender {
-            self.store
+            self.parts
+                .store
                 .put_family_hosts(family, &Teller::Lender, hosts)?;
         }
         Ok(())
@@ -375,7 +381,7 @@ impl Host {
     /// Joins a family's network with that on other hosts, as far as they are known;
     /// nothing where it has none here.
     pub(crate) async fn sync_overlay(&self, family: FamilyId) -> Result<(), HostError> {
-        let mut pending_joins = self.pending_joins.lock().await;
+        let mut pending_joins = self.peers.pending_joins.lock().await;
         let joined = self.join_hosts(family).await;
         match joined {
             Ok(()) => pending_joins.remove(&family),
@@ -387,7 +393,7 @@ impl Host {
     /// Stretches a family's network where no caller waits for it: failures are
     /// retried.
     pub(crate) async fn try_to_sync_overlay(&self, family: FamilyId) {
-        let before = self.pending_joins.lock().await.contains(&family);
+        let before = self.peers.pending_joins.lock().await.contains(&family);
         if let Err(error) = self.sync_overlay(family).await
             // Said once.
             && !before
@@ -398,11 +404,12 @@ impl Host {
     }
 
     async fn join_hosts(&self, family: FamilyId) -> Result<(), HostError> {
-        let (Some(span), Some(record)) = (self.span_of(family)?, self.store.family(family)?) else {
+        let (Some(span), Some(record)) = (self.span_of(family)?, self.parts.store.family(family)?)
+        else {
             return Ok(());
         };
         let subnet = network_of(record.number)?;
-        match self.network.stretch(family, subnet, &span).await {
+        match self.parts.network.stretch(family, subnet, &span).await {
             // It is joined when it is made.
             Err(NetworkError::NoLink { .. }) => Ok(()),
             other => Ok(other?),
@@ -411,11 +418,11 @@ impl Host {
 
     /// All that this host knows of a family's network; none if that is on this host alone.
     pub(super) fn span_of(&self, family: FamilyId) -> Result<Option<Span>, HostError> {
-        let Some(place) = self.store.tunnel(family)? else {
+        let Some(place) = self.parts.store.tunnel(family)? else {
             return Ok(None);
         };
-        let own = self.store.own_places(family, Subnet::MEMBERS)?;
-        let told = self.store.family_hosts(family)?;
+        let own = self.parts.store.own_places(family, Subnet::MEMBERS)?;
+        let told = self.parts.store.family_hosts(family)?;
         let astray = self.astray(family, place.own, &told);
         let mut hosts = compose(place.own, &own, told.into_iter());
         // Later than what they were lent to, and so they count.
@@ -426,15 +433,15 @@ impl Host {
             seen: Whereabouts::default(),
             parts: BTreeMap::new(),
         };
-        let ended = |vm| self.registry().get(vm).is_none();
-        self.sites.complete(family, &mut span, ended);
+        let ended = |vm| self.parts.registry().get(vm).is_none();
+        self.peers.sites.complete(family, &mut span, ended);
         Ok(Some(span))
     }
 
     /// This host's end of tunnels: the address it gives pages at, or the one that
     /// others see on the way to `toward`. None if that is none of IPv4.
     fn own_tunnel(&self, toward: Option<Ipv4Addr>) -> Option<Ipv4Addr> {
-        let pages = self.peering.get().and_then(|peering| peering.pages);
+        let pages = self.peers.peering.get().and_then(|peering| peering.pages);
         let own = match (pages, toward) {
             (Some(pages), _) => pages.ip(),
             (None, Some(toward)) => way_to((toward, 9).into()).ok()?,

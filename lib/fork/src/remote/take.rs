@@ -89,7 +89,7 @@ impl Host {
         // the images away from the others.
         let hold = self.hold(images)?;
         self.join_family(&handout.family)?;
-        let going = self.progress.begin_taken(&handout, count);
+        let going = self.forks.progress.begin_taken(&handout, count);
         let mut opened = false;
         let taken = async {
             self.fetch(&handout, settle)
@@ -109,7 +109,7 @@ impl Host {
             let counted = Counted::begin(wanted.len());
             let mut report = ForkReport::default();
             self.need_network(&snapshot.layout).await?;
-            let folder = self.folders.all_disks().join(handout.fork.as_str());
+            let folder = self.parts.folders.all_disks().join(handout.fork.as_str());
             fs::create_dir_all(&folder).map_err(HostError::io("create", &folder))?;
             let template = folder.join("template");
             going.reach(ForkPhase::Starting);
@@ -163,7 +163,7 @@ impl Host {
         let origin = origin(&handout);
         for image in images {
             // Never one that was here before, of others.
-            if self.incoming_images.came_from(image, origin) {
+            if self.peers.incoming_images.came_from(image, origin) {
                 self.retire(image).await;
             }
         }
@@ -187,6 +187,7 @@ impl Host {
         let distinct: BTreeSet<_> = members.iter().collect();
         places.choose(|_, taken| {
             let free = self
+                .parts
                 .store
                 .are_free(family, &members, Subnet::MEMBERS, taken)?;
             match free && distinct.len() == members.len() {
@@ -217,7 +218,7 @@ impl Host {
         let refuse = |why: String| Err(HostError::Invalid(why));
         let machine = &handout.machine;
         check_version(handout.version, Handout::VERSION)?;
-        check_reporting(machine.page_reporting, self.options.page_reporting)?;
+        check_reporting(machine.page_reporting, self.parts.options.page_reporting)?;
         let sized = handout.memory.pages == machine.memory.pages()
             && machine.memory.is_page_aligned()
             && (1..=MOST_PAGES.0).contains(&handout.memory.pages.0)
@@ -230,7 +231,7 @@ impl Host {
             return refuse("its descriptor makes no machine".into());
         }
         let accel = accel_of(&machine.accel);
-        if accel == Accel::Kvm && self.options.accel == crate::AccelChoice::Tcg {
+        if accel == Accel::Kvm && self.parts.options.accel == crate::AccelChoice::Tcg {
             return refuse("it runs by KVM, and this host's VMs may not".into());
         }
         self.check_cpu(accel, machine.cpu.as_ref())
@@ -239,7 +240,7 @@ impl Host {
     /// Refuses a guest whose CPU this host has not.
     pub(crate) fn check_cpu(&self, accel: Accel, cpu: Option<&GuestCpu>) -> Result<(), HostError> {
         let Some(cpu) = cpu else { return Ok(()) };
-        let ours = self.engine.cpu(accel)?;
+        let ours = self.parts.engine.cpu(accel)?;
         let suits = ours.suits(cpu);
         suits.map_err(|unlike| HostError::Invalid(unlike.to_string()))
     }
@@ -259,7 +260,7 @@ impl Host {
             ..family.network.clone()
         };
         let places = family.first.0..family.first.0.saturating_add(family.places);
-        match self.store.join_family(record, places, &policy) {
+        match self.parts.store.join_family(record, places, &policy) {
             Err(StoreError::NumberTaken { .. }) => {
                 let network = network_of(number)?.network();
                 return Err(HostError::NetworkTaken { network });
@@ -314,7 +315,10 @@ impl Host {
         if order == PageOrder::OnDemand {
             return Vec::new();
         }
-        let touched = self.pager_call(move |pager| pager.touched(image)).await;
+        let touched = self
+            .parts
+            .pager_call(move |pager| pager.touched(image))
+            .await;
         // It costs a later fork time, no more.
         let touched = touched.unwrap_or_default();
         touched.iter().take(MOST_TOUCHED).map(page_run).collect()
@@ -352,7 +356,7 @@ impl Host {
     /// True if VMs here have an image, and all of them are of this family: an earlier
     /// daemon fetched it.
     fn is_of(&self, image: ImageId, family: FamilyId) -> Result<bool, HostError> {
-        Ok(self.store.families_of_image(image)? == BTreeSet::from([family]))
+        Ok(self.parts.store.families_of_image(image)? == BTreeSet::from([family]))
     }
 }
 

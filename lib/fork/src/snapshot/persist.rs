@@ -1,7 +1,7 @@
 //! Snapshots on disk: written, served again after a restart, opened.
 
 use super::Snapshot;
-use crate::{Host, HostError, blocking::blocking};
+use crate::{Host, HostError, blocking};
 use forkyard_agent_link::VERSION;
 use forkyard_image::{Lineage, write_file};
 use forkyard_pager::{PagerError, Refusal};
@@ -55,8 +55,8 @@ impl Host {
         snapshot: &Snapshot,
         mut record: VmRecord,
     ) -> Result<VmRecord, HostError> {
-        let folder = self.folders.disks(record.id);
-        let seen = self.folders.page_image(snapshot.layout.memory);
+        let folder = self.parts.folders.disks(record.id);
+        let seen = self.parts.folders.page_image(snapshot.layout.memory);
         let devices = snapshot.devices.clone();
         let lineage = Lineage {
             image: ImageId::random(),
@@ -101,7 +101,8 @@ impl Host {
             Ok::<_, HostError>(file)
         })
         .await?;
-        self.pager_call(move |pager| pager.publish(lineage, memory))
+        self.parts
+            .pager_call(move |pager| pager.publish(lineage, memory))
             .await?;
         if let Some(at) = snapshot.layout.disk.volume() {
             self.flush_volume(at).await?;
@@ -111,25 +112,27 @@ impl Host {
         }
         record.memory_image = Some(lineage.image);
         record.state = VmState::Checkpoint;
-        self.store.put_vm(&record)?;
-        self.store.put_agent(record.id, VERSION)?;
-        self.store.flush()?;
+        self.parts.store.put_vm(&record)?;
+        self.parts.store.put_agent(record.id, VERSION)?;
+        self.parts.store.flush()?;
         Ok(record)
     }
 
     /// Has the pager serve what the checkpoints need, after a restart of it.
     pub(crate) async fn serve_checkpoint(&self, record: &VmRecord) -> Result<(), HostError> {
-        self.bases.serve_built().await?;
+        self.parts.bases().serve_built().await?;
         let Some(image) = record.memory_image else {
             return Ok(());
         };
-        let path = self.folders.disks(record.id).join(MEMORY);
+        let path = self.parts.folders.disks(record.id).join(MEMORY);
         let lineage = Lineage {
             image,
             parent: None,
         };
         let layer = File::open(&path).map_err(HostError::io("read", &path))?;
-        let served = self.pager_call(move |pager| Ok(pager.publish(lineage, layer)));
+        let served = self
+            .parts
+            .pager_call(move |pager| Ok(pager.publish(lineage, layer)));
         match served.await? {
             Ok(()) | Err(PagerError::Refused(Refusal::AlreadyExists { .. })) => Ok(()),
             Err(source @ PagerError::Refused(_)) => Err(HostError::Damaged { path, source }),
@@ -148,15 +151,15 @@ impl Host {
             return Err(HostError::Invalid(format!("{} is incomplete", record.name)));
         };
         // Its clones would not understand a word, and be waited for in vain.
-        if let Some(agent) = self.store.agent(record.id)?
+        if let Some(agent) = self.parts.store.agent(record.id)?
             && agent != VERSION
         {
             let vm = record.name.clone();
             return Err(OtherAgent { vm, agent }.into());
         }
-        let devices = self.folders.disks(record.id).join(DEVICES);
+        let devices = self.parts.folders.disks(record.id).join(DEVICES);
         let devices = fs::read(&devices).map_err(HostError::io("read", &devices))?;
-        let memory = self.folders.page_image(image);
+        let memory = self.parts.folders.page_image(image);
         if !blocking(move || Ok::<_, HostError>(memory.exists())).await? {
             self.serve_checkpoint(record).await?;
         }

@@ -96,7 +96,7 @@ impl Host {
         }
         self.slice_over(&layout.disk, template).await?;
         let (shells, mut failed) = self.make_shells(layout, template, wanted.len()).await;
-        self.remove_files(&[template.to_owned()]);
+        self.parts.remove_files(&[template.to_owned()]);
         if shells.is_empty() {
             return Err(failed
                 .pop()
@@ -115,14 +115,14 @@ impl Host {
         (id, wanted): (VmId, &[Wanted]),
     ) -> Result<Assigned, HostError> {
         // Of two VMs of one id the second would be recorded as the first.
-        if self.store.vms()?.iter().any(|record| record.id == id) {
+        if self.parts.store.vms()?.iter().any(|record| record.id == id) {
             return Err(HostError::Invalid(format!(
                 "a VM of id {id} is here already"
             )));
         }
         self.slice_over(&layout.disk, template).await?;
         let shell = self.shell_as(layout, template, id, |record| record).await;
-        self.remove_files(&[template.to_owned()]);
+        self.parts.remove_files(&[template.to_owned()]);
         let assigned = assign(wanted, vec![shell?]);
         self.admit(layout, &assigned).await?;
         Ok((assigned, Vec::new()))
@@ -163,12 +163,12 @@ impl Host {
         id: VmId,
         dress: impl FnOnce(VmRecord) -> VmRecord,
     ) -> Result<WarmShell, HostError> {
-        let uid = self.registry().take_uid()?;
+        let uid = self.parts.registry().take_uid()?;
         let slice = self.unused_slice(id);
         let record = dress(layout.shell(id, uid.get(), slice)?);
-        self.store.put_vm(&record)?;
+        self.parts.store.put_vm(&record)?;
         uid.keep();
-        self.registry().occupy(&record);
+        self.parts.registry().occupy(&record);
         match self.furnish(layout, record.clone(), template).await {
             Ok(shell) => Ok(shell),
             Err(error) => {
@@ -181,7 +181,7 @@ impl Host {
     /// Name of a slice that nothing has. A VM that was here before and has come back may have left
     /// some that others lie over.
     fn unused_slice(&self, id: VmId) -> PathBuf {
-        let folder = self.folders.disks(id);
+        let folder = self.parts.folders.disks(id);
         let mut names = (0..u32::MAX).map(|number| folder.join(format!("{number}.qcow2")));
         names.find(|path| !path.exists()).unwrap_or(folder)
     }
@@ -192,8 +192,8 @@ impl Host {
         mut record: VmRecord,
         template: &Path,
     ) -> Result<WarmShell, HostError> {
-        self.make_folders(record.id)?;
-        let access = self.access(&record)?;
+        self.parts.make_folders(record.id)?;
+        let access = self.parts.access(&record)?;
         // One that writes a volume itself has no slice.
         if let Some(slice) = record.chain.first() {
             copy_template(template, slice, access)?;
@@ -206,13 +206,13 @@ impl Host {
                 vcpus: NonZeroU8::new(layout.of.saved_vcpus).unwrap_or(NonZeroU8::MIN),
                 ..self.machine_spec(&record, mac).await?
             },
-            memory_file: self.folders.page_image(layout.memory),
+            memory_file: self.parts.folders.page_image(layout.memory),
         };
-        let shell = self.engine.shell(spec).await?;
+        let shell = self.parts.engine.shell(spec).await?;
         record.machine = Some(crate::to_text(shell.record())?);
-        self.store.put_vm(&record)?;
+        self.parts.store.put_vm(&record)?;
         let (sender, calls) = mpsc::channel(crate::calls::WAITING);
-        let socket = self.folders.sockets(record.id).join(files::AGENT);
+        let socket = self.parts.folders.sockets(record.id).join(files::AGENT);
         let guest = Guest::connect(&socket, sender).await?;
         Ok(WarmShell {
             record,
@@ -237,7 +237,7 @@ impl Host {
                 ))
             })
             .collect();
-        Ok(self.network.admit(&members).await?)
+        Ok(self.parts.network.admit(&members).await?)
     }
 
     /// Makes the network of a snapshot's family unless it is there: after a restart of the
@@ -245,11 +245,12 @@ impl Host {
     /// of the family on other hosts, as far as these are known.
     pub(crate) async fn need_network(&self, layout: &Layout) -> Result<(), HostError> {
         let family = layout.of.family;
-        if !self.network.has_link(Link::Bridge(family)) {
-            let known = self.store.networks()?.into_iter();
+        if !self.parts.network.has_link(Link::Bridge(family)) {
+            let known = self.parts.store.networks()?.into_iter();
             let mut own = known.filter(|(known, _)| known.id == family);
             let policy = own.next().map(|(_, policy)| policy).unwrap_or_default();
-            self.network
+            self.parts
+                .network
                 .create_family(family, layout.of.network, &policy, None)
                 .await?;
         }

@@ -65,12 +65,12 @@ impl Host {
             }
             let take = self.plan(parent, body, image).await?;
             // Not before: what is copied ahead must not disturb the guest.
-            let first = self.fork_priority.raise();
+            let first = self.forks.priority.raise();
             let asked = Instant::now();
             if !parent.is_paused() {
                 let still = body
                     .guest
-                    .quiesce(fork, self.options.to_hold_still())
+                    .quiesce(fork, self.parts.options.to_hold_still())
                     .instrument(debug_span!("quiesce"))
                     .await;
                 report.quiesce_us = micros(asked.elapsed());
@@ -112,7 +112,7 @@ impl Host {
             self.retire(image).await;
             match overlay_path {
                 Some(path) if parent.record().chain.first() != Some(&path) => {
-                    self.remove_files(&[path]);
+                    self.parts.remove_files(&[path]);
                 }
                 Some(_) => {}
                 None => {
@@ -123,7 +123,7 @@ impl Host {
             }
             self.drop_data(&layout.data).await;
         }
-        self.remove_files(&[template]);
+        self.parts.remove_files(&[template]);
         published
     }
 
@@ -141,10 +141,10 @@ impl Host {
         // Recorded first: a daemon that takes over in the middle of this must
         // not take the frozen slice for the one that is written to.
         if let Some(path) = next.overlay_path()
-            && let Err(error) = self.lengthen_chain(parent, path.to_owned())
+            && let Err(error) = self.parts.lengthen_chain(parent, path.to_owned())
         {
             next.discard(parent, machine).await;
-            return Err(error);
+            return Err(error.into());
         }
         // Until the end of this: all that is done now is waited for.
         let _precedence = machine.precedence();
@@ -153,7 +153,7 @@ impl Host {
             // It may have stopped all the same, and only its answer was late.
             let _ = continued(parent, machine).await;
             next.discard(parent, machine).await;
-            self.settle_chain(parent, machine).await?;
+            self.parts.settle_chain(parent, machine).await?;
             return Err(error.into());
         }
         // Once it has stopped no device touches memory: what is saved here
@@ -181,10 +181,10 @@ impl Host {
         report.pause_us = micros(stopped.elapsed());
         if saved.is_err() {
             // The disk may have been frozen all the same.
-            self.settle_chain(parent, machine).await?;
+            self.parts.settle_chain(parent, machine).await?;
         }
         going_on?;
-        self.seal_frozen(&parent.record());
+        self.parts.seal_frozen(&parent.record());
         let (copied, (descriptor, frozen, saving)) = (copied?, saved?);
         report.disk_us = micros(frozen);
         report.descriptor_us = micros(saving);

@@ -37,7 +37,7 @@ impl Host {
         (dealt, user, taken): (Dealt, Option<&str>, BTreeSet<String>),
     ) -> Result<ActivateResponse, HostError> {
         let begun = Instant::now();
-        let _under_way = self.forks.begin().ok_or(HostError::Closing)?;
+        let _under_way = self.forks.under_way.begin().ok_or(HostError::Closing)?;
         let far = self.far(&dealt, dealt.here, true)?;
         let size = founders.size.unwrap_or_else(|| substrate.docked());
         let of = self.open_substrate(substrate, size).await?;
@@ -107,7 +107,7 @@ impl Host {
             cpu,
             engine,
             agent,
-            page_reporting: self.options.page_reporting,
+            page_reporting: self.parts.options.page_reporting,
         };
         let activation = ForkId::random();
         let mut names = names.iter();
@@ -156,8 +156,8 @@ impl Host {
     ) -> Result<ActivateResponse, HostError> {
         let begun = Instant::now();
         let mut asked = Asked::check(&request.request)?;
-        check(&request, self.options.page_reporting)?;
-        let _under_way = self.forks.begin().ok_or(HostError::Closing)?;
+        check(&request, self.parts.options.page_reporting)?;
+        let _under_way = self.forks.under_way.begin().ok_or(HostError::Closing)?;
         let wanted = request.vms.iter().map(|vm| Founder {
             name: vm.name.clone(),
             id: Some(vm.id),
@@ -189,7 +189,7 @@ impl Host {
                 let made = async {
                     if over.is_some() {
                         // The guest image that its disk lies over.
-                        self.bases.serve_built().await?;
+                        self.parts.bases().serve_built().await?;
                     }
                     self.fetch_substrate(&request, over, is_trusted).await?;
                     let of = (size, request.memory.image);
@@ -215,7 +215,7 @@ impl Host {
     ) -> Result<(Substrate, Option<Over>), HostError> {
         let of = &request.substrate;
         let base = request.over.as_ref();
-        let base = base.and_then(|over| Some((over, self.bases.name_of(over.image).ok()?)));
+        let base = base.and_then(|over| Some((over, self.parts.bases().name_of(over.image).ok()?)));
         let part = |image| SubstratePart {
             image,
             over: None,

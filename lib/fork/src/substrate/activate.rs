@@ -196,7 +196,7 @@ impl Host {
         founders: &Founders,
     ) -> Result<ActivateResponse, HostError> {
         let begun = Instant::now();
-        let _under_way = self.forks.begin().ok_or(HostError::Closing)?;
+        let _under_way = self.forks.under_way.begin().ok_or(HostError::Closing)?;
         let size = founders.size.unwrap_or_else(|| substrate.docked());
         let of = self.open_substrate(substrate, size).await?;
         self.note_use(substrate)?;
@@ -232,7 +232,7 @@ impl Host {
             home: None,
             far,
         };
-        Some(self.progress.begin_of(subject, here, &asked))
+        Some(self.forks.progress.begin_of(subject, here, &asked))
     }
 
     /// Makes these VMs of a substrate. Not cancel-safe.
@@ -287,7 +287,7 @@ impl Host {
             return self.found_from(source, &family, name, vessel).await;
         }
         // A name that is taken is refused below, and costs none. One that is ready has its id already.
-        let is_free = id.is_none() && self.registry().find(name.as_str()).is_err();
+        let is_free = id.is_none() && self.parts.registry().find(name.as_str()).is_err();
         if is_free && let Some(standby) = self.take_standby(&source.of.shelf()).await {
             match self.found_from_standby(source, standby, name.clone()).await {
                 Ok(made) => return Ok(made),
@@ -314,7 +314,8 @@ impl Host {
         name: VmName,
     ) -> Result<(VmView, ForkReport), HostError> {
         let made = async {
-            self.store
+            self.parts
+                .store
                 .bound_family(family.id, source.founders.max_clones)?;
             let vessel = Vessel::Ready(Box::new(shell));
             self.found_from(source, &family, name, vessel).await
@@ -349,7 +350,7 @@ impl Host {
             .await;
         if made.is_err() && source.founders.join.is_some() {
             let to = ip_of(subnet, member);
-            if let Err(error) = self.network.unpublish(family.id, to, &[]).await {
+            if let Err(error) = self.parts.network.unpublish(family.id, to, &[]).await {
                 tracing::warn!(error = &error as &dyn std::error::Error, "ports not closed");
             }
         }
@@ -388,7 +389,7 @@ impl Host {
             name: of.name.clone(),
             family: Some(of.family),
         };
-        let going = self.progress.begin_of(subject, wanted.len(), &asked);
+        let going = self.forks.progress.begin_of(subject, wanted.len(), &asked);
         let mut report = ForkReport::default();
         let shells = match vessel {
             Vessel::Ready(shell) => {
@@ -417,13 +418,15 @@ impl Host {
         let policy = &source.founders.network;
         if !policy.publish.is_empty() {
             let vm = self.vm(vm.id.as_str())?;
-            vm.change(&self.store, |record| {
+            vm.change(&self.parts.store, |record| {
                 record.publish.clone_from(&policy.publish)
             })?;
         }
         if source.founders.warm > 0 {
             let vm = self.vm(vm.id.as_str())?;
-            vm.change(&self.store, |record| record.warm = source.founders.warm)?;
+            vm.change(&self.parts.store, |record| {
+                record.warm = source.founders.warm
+            })?;
             self.keep_warm(&vm, Vec::new());
         }
         Ok((vm, report))
@@ -438,7 +441,7 @@ impl Host {
         subnet: Subnet,
     ) -> Result<(Member, Places), HostError> {
         let policy = &founders.network;
-        let ports = self.network.take_ports(&policy.publish)?;
+        let ports = self.parts.network.take_ports(&policy.publish)?;
         let (member, place) = self.take_place(family.id)?;
         if founders.join.is_some() {
             let to = ip_of(subnet, member);
@@ -451,8 +454,9 @@ impl Host {
             publish: Vec::new(),
             ..policy.clone()
         };
-        self.store.put_network(family.id, &of_family)?;
-        self.network
+        self.parts.store.put_network(family.id, &of_family)?;
+        self.parts
+            .network
             .create_family(family.id, subnet, policy, Some(ports))
             .await?;
         Ok((member, place))
@@ -480,7 +484,7 @@ impl Host {
 
     /// Returns the path at which an empty slice over a substrate's disk may be for a moment.
     pub(super) fn template_of(&self, fork: ForkId) -> PathBuf {
-        let folder = self.folders.all_disks();
+        let folder = self.parts.folders.all_disks();
         folder.join(format!("{fork}.template"))
     }
 }

@@ -49,10 +49,10 @@ impl Host {
     /// Called once, when the host is open.
     pub fn use_stores(&self, stores: Stores) {
         let backs_up = stores.backup.is_some();
-        if self.stores.set(stores).is_err() || !backs_up {
+        if self.substrates.stores.set(stores).is_err() || !backs_up {
             return;
         }
-        let (host, changed) = (self.handle(), self.backups.changed.clone());
+        let (host, changed) = (self.handle(), self.substrates.backups.changed.clone());
         tokio::spawn(async move {
             let mut wait = SOON;
             loop {
@@ -77,7 +77,7 @@ impl Host {
 
     /// Has copies be made of what has none.
     pub(super) fn wake_backup(&self) {
-        self.backups.changed.notify_one();
+        self.substrates.backups.changed.notify_one();
     }
 
     /// Copies whatever has no copy. Tells whether some failed.
@@ -92,7 +92,8 @@ impl Host {
                 return true;
             }
         };
-        lock(&self.backups.problems).retain(|name, _| all.iter().any(|it| it.name == *name));
+        lock(&self.substrates.backups.problems)
+            .retain(|name, _| all.iter().any(|it| it.name == *name));
         let mut failed = false;
         for substrate in all.iter().filter(|it| it.wants_copy(store)) {
             let copied = async {
@@ -100,7 +101,7 @@ impl Host {
                 self.record_copy(substrate, store).await
             };
             let Err(error) = copied.await else {
-                lock(&self.backups.problems).remove(&substrate.name);
+                lock(&self.substrates.backups.problems).remove(&substrate.name);
                 continue;
             };
             // One that was removed meanwhile has not failed.
@@ -108,7 +109,7 @@ impl Host {
                 failed = true;
                 tracing::warn!(name = %substrate.name, error = &error as &dyn std::error::Error, "not backed up");
                 let why = error.to_api().message;
-                lock(&self.backups.problems).insert(substrate.name.clone(), why);
+                lock(&self.substrates.backups.problems).insert(substrate.name.clone(), why);
             }
         }
         failed
@@ -121,7 +122,7 @@ impl Host {
 
     /// Records that a substrate's copy is there.
     async fn record_copy(&self, substrate: &Substrate, store: &Address) -> Result<(), HostError> {
-        let _turn = self.docks.lock().await;
+        let _turn = self.substrates.docks.lock().await;
         let all = self.all_substrates()?.into_iter();
         // As it is now.
         let found = all.filter(|it| it.name == substrate.name);
@@ -131,13 +132,13 @@ impl Host {
                 at: crate::now(),
                 image,
             });
-            self.store.update_substrate(&now.record()?)?;
+            self.parts.store.update_substrate(&now.record()?)?;
         }
         Ok(())
     }
 
     fn backup_store(&self) -> Option<&Address> {
-        self.stores.get()?.backup.as_ref()
+        self.substrates.stores.get()?.backup.as_ref()
     }
 
     /// The copy of a substrate, where the pool is backed up.
@@ -146,7 +147,9 @@ impl Host {
         if substrate.entry.boot {
             return None;
         }
-        let problem = lock(&self.backups.problems).get(&substrate.name).cloned();
+        let problem = lock(&self.substrates.backups.problems)
+            .get(&substrate.name)
+            .cloned();
         let done = substrate.copy_in(store);
         Some(BackupView {
             store: store.to_string(),

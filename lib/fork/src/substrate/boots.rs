@@ -11,7 +11,8 @@
 //! In the cache it serves all hosts that share it. Where anything of this fails, VMs boot.
 
 use super::{Leaving, Substrate, activate::Founders, dock};
-use crate::{Host, HostError, bases::Base, boot::made_up, substrate::bundle::Way};
+use crate::{Host, HostError, boot::made_up, substrate::bundle::Way};
+use forkyard_host::Base;
 use forkyard_records::StoreError;
 use forkyard_types::{CloneResult, RunRequest, SubstrateKind, VmId, VmName, VmView};
 use forkyard_vmm::Accel;
@@ -58,7 +59,7 @@ impl Host {
     /// Wakes a VM as asked for from a boot of its kind that is kept. None if there is none, or if
     /// that cannot be done: it boots then, and what is wrong with the request is said there.
     pub(crate) async fn wake_boot(&self, request: &RunRequest) -> Option<VmView> {
-        if !self.options.keep_boots || to_keep(request).is_none() {
+        if !self.parts.options.keep_boots || to_keep(request).is_none() {
             return None;
         }
         self.check_run(request).ok()?;
@@ -103,7 +104,7 @@ impl Host {
 
     /// Boots one of this kind in the background and keeps it, unless that is done already.
     pub(crate) fn keep_boot(&self, request: Option<RunRequest>) {
-        let Some(request) = request.filter(|_| self.options.keep_boots) else {
+        let Some(request) = request.filter(|_| self.parts.options.keep_boots) else {
             return;
         };
         let host = self.handle();
@@ -121,7 +122,7 @@ impl Host {
     }
 
     async fn make_boot(&self, request: RunRequest) -> Result<(), HostError> {
-        let mut given_up = self.docks.lock().await;
+        let mut given_up = self.substrates.docks.lock().await;
         let (base, accel) = self.base_of(&request).await?;
         let name = self.boot_name(&request, &base, accel).await?;
         if given_up.contains(&name) {
@@ -163,7 +164,7 @@ impl Host {
                 .await?;
             substrate.entry.boot = true;
             // Before it boots: should this daemon die, the next one removes both.
-            self.store.add_substrate(&substrate.record()?)?;
+            self.parts.store.add_substrate(&substrate.record()?)?;
             Ok::<_, HostError>((substrate, plan))
         };
         let (mut substrate, plan) = match recorded.await {
@@ -238,7 +239,7 @@ impl Host {
     }
 
     pub(super) fn boots(&self) -> PathBuf {
-        self.folders.cache.join("boots")
+        self.parts.folders.cache.join("boots")
     }
 
     /// A name that says all that a boot depends on.
@@ -248,10 +249,10 @@ impl Host {
         base: &Base,
         accel: Accel,
     ) -> Result<VmName, HostError> {
-        let lists = self.folders.share.join(forkyard_substrate::LISTS);
+        let lists = self.parts.folders.share.join(forkyard_substrate::LISTS);
         let lists = std::fs::read(&lists).map_err(HostError::io("read", &lists))?;
         let mut hasher = blake3::Hasher::new();
-        let options = self.options;
+        let options = self.parts.options;
         // Its number alone: where the pager shows it differs from host to host.
         let disk = base.disk.file_name().unwrap_or_default();
         let said = [

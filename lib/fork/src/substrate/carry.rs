@@ -6,8 +6,7 @@ use super::{
     size, sum_of,
 };
 use crate::{
-    Host, HostError,
-    blocking::blocking,
+    Host, HostError, blocking,
     boot::{MEMORY_MIB, VCPUS},
 };
 use forkyard_agent_link::VERSION;
@@ -45,7 +44,7 @@ impl Host {
         request: &PullRequest,
     ) -> Result<Substrate, HostError> {
         absolute(folder)?;
-        let _turn = self.docks.lock().await;
+        let _turn = self.substrates.docks.lock().await;
         let from = folder.to_owned();
         let (manifest, signed) = blocking(move || read(&from)).await?;
         self.trust(signed, folder, request)?;
@@ -92,11 +91,12 @@ impl Host {
 
     /// This host's key, drawn when it is needed first. Blocks for a moment.
     pub(super) fn signer(&self) -> Result<Signer, HostError> {
-        let path = self.folders.state.join(KEY);
+        let path = self.parts.folders.state.join(KEY);
         let failed = || HostError::io("keep a key in", &path);
         if !path.exists() {
             let drawn = Signer::draw().map_err(SubstrateError::from)?;
-            let passing = tempfile::NamedTempFile::new_in(&self.folders.state).map_err(failed())?;
+            let passing =
+                tempfile::NamedTempFile::new_in(&self.parts.folders.state).map_err(failed())?;
             passing.as_file().write_all(&drawn).map_err(failed())?;
             passing.as_file().sync_all().map_err(failed())?;
             match passing.persist_noclobber(&path) {
@@ -132,7 +132,7 @@ impl Host {
         };
         let manifest = Manifest::of(substrate.name.clone(), entry);
         let contents = Contents {
-            from: self.folders.substrate(parts.memory.image),
+            from: self.parts.folders.substrate(parts.memory.image),
             parts,
             memory,
             disk,
@@ -186,12 +186,12 @@ impl Host {
                 return Err(SubstrateError::NotBrought { path, why }.into());
             }
         }
-        let to = self.folders.substrate(parts.memory.image);
+        let to = self.parts.folders.substrate(parts.memory.image);
         let source = from.to_owned();
         let written = to.clone();
         let facts = manifest.files;
         // Made by one alone: of two that bring the same, the other's failure takes nothing away.
-        let parent = self.folders.all_substrates();
+        let parent = self.parts.folders.all_substrates();
         let made = to.clone();
         blocking(move || make_new(&parent, &made)).await?;
         // Whatever ends this: the folder would keep the substrate from being brought again.
@@ -205,7 +205,7 @@ impl Host {
             self.room_for(&counted).await?;
             self.serve_parts(&counted).await?;
             substrate.entry.parts = Some(counted);
-            Ok::<_, HostError>(self.store.add_substrate(&substrate.record()?)?)
+            Ok::<_, HostError>(self.parts.store.add_substrate(&substrate.record()?)?)
         };
         if let Err(error) = brought.await {
             self.discard_parts(&parts).await;
@@ -232,7 +232,7 @@ impl Host {
         let Some(base) = disk.over.filter(|_| memory.over.is_none()) else {
             return Err("it does not lie over a guest image alone".into());
         };
-        let Ok(image) = self.bases.name_of(base) else {
+        let Ok(image) = self.parts.bases().name_of(base) else {
             let image = &entry.image;
             return Err(format!(
                 "it lies over guest image {image} as another host has built it"
@@ -255,11 +255,11 @@ impl Host {
             return Err(format!("it is here as {}", known.name));
         }
         // Under the number of what is here already it would be that.
-        let served = |image| self.folders.page_image(image).exists();
+        let served = |image| self.parts.folders.page_image(image).exists();
         if memory.image == disk.image
             || [memory.image, disk.image]
                 .into_iter()
-                .any(|image| served(image) || self.bases.layer_of(image).is_ok())
+                .any(|image| served(image) || self.parts.bases().layer_of(image).is_ok())
         {
             return Err("one of its images is here already, as something else".into());
         }
@@ -269,7 +269,7 @@ impl Host {
     /// Counts the bytes of a substrate's files, whatever it says of them; refuses images that are
     /// not those that it says it has.
     fn counted(&self, entry: &Entry, parts: &SubstrateParts) -> Result<SubstrateParts, HostError> {
-        let folder = self.folders.substrate(parts.memory.image);
+        let folder = self.parts.folders.substrate(parts.memory.image);
         let read = |name: &str| {
             let path = folder.join(name);
             let file = File::open(&path).map_err(HostError::io("read", &path))?;

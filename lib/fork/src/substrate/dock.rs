@@ -1,7 +1,7 @@
 //! Docking: a running VM becomes a substrate.
 
 use super::{Entry, Leaving, Substrate, SubstrateError, sum_of};
-use crate::{Host, HostError, blocking::blocking};
+use crate::{Host, HostError, blocking};
 use forkyard_agent_link::VERSION;
 use forkyard_agent_link::{Command, ExecOut, Stream};
 use forkyard_records::VmRecord;
@@ -31,7 +31,7 @@ impl Host {
         request: DockRequest,
         owner: Option<String>,
     ) -> Result<SubstrateView, HostError> {
-        let _turn = self.docks.lock().await;
+        let _turn = self.substrates.docks.lock().await;
         let vm = self.vm(&request.vm)?;
         self.refuse_to_dock(&vm, request.live)?;
         let lists = self.lists()?;
@@ -52,7 +52,7 @@ impl Host {
             .begin_substrate(request.name, request.kind, &record, leaving)
             .await?;
         substrate.entry.owner = owner;
-        self.store.add_substrate(&substrate.record()?)?;
+        self.parts.store.add_substrate(&substrate.record()?)?;
         let docked = self.dock_as(&mut substrate, &vm, plan).await;
         self.docked(substrate, docked).await
     }
@@ -93,7 +93,7 @@ impl Host {
 
     /// Returns the version of the program that saves and loads states here.
     pub(super) async fn engine_version(&self) -> Result<String, HostError> {
-        let engine = self.engine.clone();
+        let engine = self.parts.engine.clone();
         blocking(move || Ok::<_, HostError>(engine.version()?)).await
     }
 
@@ -128,7 +128,7 @@ impl Host {
         {
             return Err(SubstrateError::FromElsewhere { vm: vm.name() }.into());
         }
-        let all = self.registry().all();
+        let all = self.parts.registry().all();
         let mut clones = all.iter().filter(|other| {
             let birth = other.record().birth;
             birth.is_some_and(|birth| birth.parent == vm.id) && other.is_running()
@@ -145,7 +145,7 @@ impl Host {
 
     /// The lists that are installed.
     pub(crate) fn lists(&self) -> Result<Lists, HostError> {
-        let path = self.folders.share.join(LISTS);
+        let path = self.parts.folders.share.join(LISTS);
         let text = fs::read_to_string(&path).map_err(HostError::io("read", &path))?;
         Ok(Lists::parse(&text).map_err(SubstrateError::from)?)
     }
@@ -182,8 +182,8 @@ impl Host {
             vm: leaving.fork.is_none().then_some(docked.id),
             ..leaving
         });
-        self.store.update_substrate(&substrate.record()?)?;
-        self.store.flush().map_err(HostError::from)
+        self.parts.store.update_substrate(&substrate.record()?)?;
+        self.parts.store.flush().map_err(HostError::from)
     }
 
     async fn clone_to_dock(&self, fork: ForkId, vm: &Arc<Vm>) -> Result<Arc<Vm>, HostError> {
@@ -214,9 +214,9 @@ impl Host {
         running.input().send(line).await?;
         let (mut said, mut complaint) = (Vec::new(), Vec::new());
         // The agent is watched over all the while; one that is silent ends this.
-        let lost = vm.silent_for(self.options.patience);
+        let lost = vm.silent_for(self.parts.options.patience);
         // Nor may one that answers take for ever: it holds up all docks.
-        let bound = self.options.to_prepare(vm.record().memory);
+        let bound = self.parts.options.to_prepare(vm.record().memory);
         let late = tokio::time::sleep(bound);
         tokio::pin!(lost, late);
         let why = loop {

@@ -40,7 +40,7 @@ impl Host {
         }
         let stem = wanted.as_ref().unwrap_or(&substrate.name).as_str();
         let stem = stem.get(..stem.len().min(VmName::MAX - 6)).unwrap_or(stem);
-        let mut promised = lock(&self.promised);
+        let mut promised = lock(&self.substrates.promised);
         // After those that are promised: one that is kept meanwhile is among the VMs then.
         let all = self.list();
         let taken: BTreeSet<String> = all.iter().map(|vm| vm.name.to_string()).collect();
@@ -55,7 +55,7 @@ impl Host {
             .map(|name| name.parse().map_err(|_| no_name(name)));
         let names = parsed.collect::<Result<Vec<_>, _>>()?;
         promised.extend(chosen.iter().cloned());
-        let all = self.promised.clone();
+        let all = self.substrates.promised.clone();
         Ok((names, Promised { own: chosen, all }))
     }
 }

@@ -4,8 +4,7 @@ use super::{
     DEVICES, Substrate, SubstrateError, activate::Founders, sizes::Size, standby::Kept, sum_of,
 };
 use crate::{
-    Host, HostError,
-    blocking::blocking,
+    Host, HostError, blocking,
     snapshot::{Disk, Layout, Original},
 };
 use forkyard_agent_link::{Growth, VERSION};
@@ -41,11 +40,16 @@ impl Host {
         {
             return Err(SubstrateError::Damaged {
                 name: substrate.name.clone(),
-                path: self.folders.substrate(parts.memory.image).join(DEVICES),
+                path: self
+                    .parts
+                    .folders
+                    .substrate(parts.memory.image)
+                    .join(DEVICES),
             }
             .into());
         }
-        let images = [parts.memory.image, parts.disk.image].map(|it| self.folders.page_image(it));
+        let images =
+            [parts.memory.image, parts.disk.image].map(|it| self.parts.folders.page_image(it));
         let served = blocking(move || Ok::<_, HostError>(images.iter().all(|it| it.exists())));
         let served = served.await?;
         if !served {
@@ -93,7 +97,11 @@ impl Host {
 
     /// Reads the state of CPUs and devices of a substrate.
     pub(super) async fn devices_of(&self, parts: &SubstrateParts) -> Result<Vec<u8>, HostError> {
-        let path = self.folders.substrate(parts.memory.image).join(DEVICES);
+        let path = self
+            .parts
+            .folders
+            .substrate(parts.memory.image)
+            .join(DEVICES);
         blocking(move || fs::read(&path).map_err(HostError::io("read", &path))).await
     }
 }

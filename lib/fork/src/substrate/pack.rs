@@ -5,7 +5,7 @@
 //! again; the rest is compressed.
 
 use super::{DEVICES, DISK, Entry, MEMORY, size};
-use crate::{Host, HostError, blocking::blocking, snapshot::Disk};
+use crate::{Host, HostError, blocking, snapshot::Disk};
 use forkyard_image::{Image, Layer, Temper, rewrite};
 use forkyard_records::VmRecord;
 use forkyard_sys_host::private;
@@ -49,7 +49,7 @@ impl Host {
             .ok_or_else(|| HostError::Invalid(format!("{} is incomplete", taken.name)))?;
         let disk = self.disk_layer(&Disk::at_rest(taken)).await?;
         let base = self.below(&Disk::at_rest(taken)).await?;
-        let [memory, devices] = crate::snapshot::files(&self.folders.disks(taken.id));
+        let [memory, devices] = crate::snapshot::files(&self.parts.folders.disks(taken.id));
         let layer = File::open(&memory).map_err(HostError::io("read", &memory))?;
         let base = self.stack(base)?;
         let sources = Sources {
@@ -62,7 +62,7 @@ impl Host {
             base,
             devices,
         };
-        let folder = self.folders.substrate(image);
+        let folder = self.parts.folders.substrate(image);
         let written = folder.clone();
         let made = async {
             let parts = blocking(move || write(sources, &written)).await?;
@@ -111,14 +111,14 @@ impl Host {
     pub(super) fn stack(&self, image: ImageId) -> Result<Image, HostError> {
         let all = self.all_substrates()?.into_iter();
         let own = all.filter_map(|it| it.entry.parts).find_map(|parts| {
-            let folder = self.folders.substrate(parts.memory.image);
+            let folder = self.parts.folders.substrate(parts.memory.image);
             let parts = [(MEMORY, parts.memory), (DISK, parts.disk)];
             let found = parts.into_iter().find(|(_, part)| part.image == image);
             found.map(|(name, part)| (folder.join(name), part.over))
         });
         let (path, over) = match own {
             Some(own) => own,
-            None => (self.bases.layer_of(image)?, None),
+            None => (self.parts.bases().layer_of(image)?, None),
         };
         let below = over.map(|over| self.stack(over)).transpose()?;
         let file = File::open(&path).map_err(HostError::io("read", &path))?;

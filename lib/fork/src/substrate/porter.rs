@@ -5,7 +5,7 @@
 //! store is on one, no other process in sight, and none of root's rights.
 
 use super::SubstrateError;
-use crate::{Host, HostError, blocking::blocking};
+use crate::{Host, HostError, blocking};
 use forkyard_confine::{Confinement, Ends, Network, Who, confine};
 use forkyard_objects::{
     Address, LONGEST, Root,
@@ -61,10 +61,14 @@ impl Host {
     ) -> Result<Done, HostError> {
         let order = Order {
             store: store.clone(),
-            settings: self.stores.get().and_then(|it| it.settings.clone()),
+            settings: self
+                .substrates
+                .stores
+                .get()
+                .and_then(|it| it.settings.clone()),
             work,
         };
-        let program = self.folders.bin.join(PORTER);
+        let program = self.parts.folders.bin.join(PORTER);
         let ran = run(program, order, &mut each).await?;
         ran.map_err(|source| {
             let store = store.to_string();

@@ -24,7 +24,7 @@ impl Host {
                 needed: self.first_over(it)?.is_some() || !self.standby_of(&it.name).0.is_empty(),
             });
         }
-        let limit = self.options.substrate_pool;
+        let limit = self.parts.options.substrate_pool;
         let going = make_room(&held, limit.0, size(parts));
         let going = going.map_err(|Full { short, could_go }| SubstrateError::Full {
             limit,
@@ -55,7 +55,7 @@ impl Host {
         }
         let mut used = substrate.clone();
         used.entry.used = now;
-        Ok(self.store.update_substrate(&used.record()?)?)
+        Ok(self.parts.store.update_substrate(&used.record()?)?)
     }
 }
 

@@ -1,7 +1,7 @@
 //! Leftovers of a dock: removed when it is done, or by the next daemon.
 
 use super::{DISK, Leaving, MEMORY, Substrate, bundle::PASSING, gone};
-use crate::{Host, HostError, blocking::blocking};
+use crate::{Host, HostError, blocking};
 use forkyard_image::Lineage;
 use forkyard_pager::{PagerError, Refusal};
 use forkyard_types::{ImageId, SubstratePart, SubstrateParts, VmState};
@@ -34,7 +34,7 @@ impl Host {
         if let Some(leaving) = &substrate.entry.leaving {
             self.end_leaving(leaving).await;
         }
-        if let Err(error) = self.store.remove_substrate(&substrate.name) {
+        if let Err(error) = self.parts.store.remove_substrate(&substrate.name) {
             tracing::warn!(name = %substrate.name, error = &error as &dyn std::error::Error, "substrate still recorded");
         }
         if let Some(parts) = &substrate.entry.parts {
@@ -47,11 +47,11 @@ impl Host {
         if let Some(leaving) = substrate.entry.leaving.take() {
             self.end_leaving(&leaving).await;
         }
-        Ok(self.store.update_substrate(&substrate.record()?)?)
+        Ok(self.parts.store.update_substrate(&substrate.record()?)?)
     }
 
     async fn end_leaving(&self, leaving: &Leaving) {
-        let all = self.registry().all();
+        let all = self.parts.registry().all();
         for vm in all {
             let record = vm.record();
             let is_checkpoint =
@@ -68,8 +68,8 @@ impl Host {
 
     /// Has the pager serve a substrate's images. No error if it does.
     pub(super) async fn serve_parts(&self, parts: &SubstrateParts) -> Result<(), HostError> {
-        self.bases.serve_built().await?;
-        let folder = self.folders.substrate(parts.memory.image);
+        self.parts.bases().serve_built().await?;
+        let folder = self.parts.folders.substrate(parts.memory.image);
         let images = [(MEMORY, parts.memory), (DISK, parts.disk)];
         for (
             name,
@@ -84,7 +84,9 @@ impl Host {
             let path = folder.join(name);
             let layer = File::open(&path).map_err(HostError::io("read", &path))?;
             let lineage = Lineage { image, parent };
-            let served = self.pager_call(move |pager| Ok(pager.publish(lineage, layer)));
+            let served = self
+                .parts
+                .pager_call(move |pager| Ok(pager.publish(lineage, layer)));
             match served.await? {
                 Ok(()) | Err(PagerError::Refused(Refusal::AlreadyExists { .. })) => {}
                 Err(source @ PagerError::Refused(_)) => {
@@ -98,7 +100,7 @@ impl Host {
 
     /// Has the pager serve the substrate whose image this is, if it is one's.
     async fn serve_lower(&self, image: Option<ImageId>) -> Result<(), HostError> {
-        let Some(image) = image.filter(|it| !self.folders.page_image(*it).exists()) else {
+        let Some(image) = image.filter(|it| !self.parts.folders.page_image(*it).exists()) else {
             return Ok(());
         };
         let all = self.all_substrates()?.into_iter();
@@ -116,7 +118,7 @@ impl Host {
             .filter_map(|it| it.entry.parts)
             .map(|parts| parts.memory.image.to_string().into())
             .collect();
-        let folder = self.folders.all_substrates();
+        let folder = self.parts.folders.all_substrates();
         let cached = self.boots();
         blocking(move || {
             for entry in fs::read_dir(&cached).into_iter().flatten().flatten() {

@@ -10,8 +10,7 @@
 
 use super::{DISK, Substrate, SubstrateError, standby::host_memory};
 use crate::{
-    Host, HostError,
-    blocking::blocking,
+    Host, HostError, blocking,
     boot::{MEMORY_MIB, VCPUS},
 };
 use forkyard_agent_link::Growth;
@@ -166,7 +165,7 @@ impl Host {
     /// Root disk that a substrate was docked with.
     pub(super) async fn docked_disk(&self, substrate: &Substrate) -> Result<ByteCount, HostError> {
         let parts = substrate.parts()?;
-        let path = self.folders.substrate(parts.memory.image).join(DISK);
+        let path = self.parts.folders.substrate(parts.memory.image).join(DISK);
         blocking(move || {
             let file = File::open(&path).map_err(HostError::io("read", &path))?;
             let pages = Layer::open(file)?.pages();
@@ -185,8 +184,8 @@ impl Host {
         let pages = size.pages();
         let larger = image.resized(pages);
         // First, or one that ends would take it away.
-        lock(&self.larger).insert(larger, image);
-        let seen = self.folders.page_image(larger);
+        lock(&self.substrates.larger).insert(larger, image);
+        let seen = self.parts.folders.page_image(larger);
         let layer = blocking(move || {
             if seen.exists() {
                 return Ok(None);
@@ -204,7 +203,9 @@ impl Host {
         let Some((lineage, layer)) = layer.await? else {
             return Ok(larger);
         };
-        let served = self.pager_call(move |pager| Ok(pager.publish(lineage, layer)));
+        let served = self
+            .parts
+            .pager_call(move |pager| Ok(pager.publish(lineage, layer)));
         match served.await? {
             Ok(()) | Err(PagerError::Refused(Refusal::AlreadyExists { .. })) => Ok(larger),
             Err(error) => Err(error.into()),
@@ -214,7 +215,7 @@ impl Host {
     /// Has memory of larger VMs of a substrate that is removed go with the last of them.
     pub(super) async fn release_larger(&self, image: ImageId) {
         let larger: Vec<_> = {
-            let mut all = lock(&self.larger);
+            let mut all = lock(&self.substrates.larger);
             let gone = all.extract_if(.., |_, of| *of == image);
             gone.map(|(larger, _)| larger).collect()
         };
@@ -225,7 +226,7 @@ impl Host {
 
     /// Names the image of the substrate that an image is a larger view of.
     pub(super) fn smaller(&self, image: ImageId) -> Option<ImageId> {
-        lock(&self.larger).get(&image).copied()
+        lock(&self.substrates.larger).get(&image).copied()
     }
 }
 

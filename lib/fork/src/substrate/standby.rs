@@ -20,8 +20,7 @@ use self::shelf::{Entry, HostMemory, MOST, Shelf, entries, guess, memory_of};
 pub(super) use self::shelf::{Kept, host_memory};
 use super::{Substrate, activate::Founders, sizes::Size};
 use crate::{
-    Host, HostError,
-    blocking::blocking,
+    Host, HostError, blocking,
     clone::identity,
     network_of,
     snapshot::{Vessel, WarmShell},
@@ -98,7 +97,7 @@ impl Host {
             return self.view_of_substrate(&found);
         }
         {
-            let mut shelves = lock(&self.standbys.shelves);
+            let mut shelves = lock(&self.substrates.standbys.shelves);
             let known = shelves.get(&kept);
             let entry = Entry {
                 wanted,
@@ -113,18 +112,18 @@ impl Host {
             }
         }
         self.record_standby(&found.name)?;
-        self.standbys.changed.notify_one();
+        self.substrates.standbys.changed.notify_one();
         self.view_of_substrate(&found)
     }
 
     /// Checks if VMs are kept ready of any substrate.
     pub fn keeps_standby(&self) -> bool {
-        !lock(&self.standbys.shelves).is_empty()
+        !lock(&self.substrates.standbys.shelves).is_empty()
     }
 
     /// Shows what is kept ready of a substrate, by size, and which VMs that are.
     pub(super) fn standby_of(&self, name: &VmName) -> (Vec<(Size, StandbyView)>, BTreeSet<VmId>) {
-        let shelves = lock(&self.standbys.shelves);
+        let shelves = lock(&self.substrates.standbys.shelves);
         let own = || shelves.iter().filter(|(kept, _)| kept.of == *name);
         let views = own().map(|(kept, shelf)| (kept.size, shelf.view(kept.size)));
         let ids = own().flat_map(|(_, shelf)| shelf.ids.iter().cloned());
@@ -134,26 +133,29 @@ impl Host {
     /// Records what is to be kept ready of a substrate.
     fn record_standby(&self, name: &VmName) -> Result<(), HostError> {
         let entries: Vec<_> = {
-            let shelves = lock(&self.standbys.shelves);
+            let shelves = lock(&self.substrates.standbys.shelves);
             let own = shelves.iter().filter(|(kept, _)| kept.of == *name);
             own.map(|(_, shelf)| shelf.entry.clone()).collect()
         };
         match entries.is_empty() {
-            true => Ok(self.store.remove_standby(name)?),
-            false => Ok(self.store.put_standby(name, &crate::to_text(&entries)?)?),
+            true => Ok(self.parts.store.remove_standby(name)?),
+            false => Ok(self
+                .parts
+                .store
+                .put_standby(name, &crate::to_text(&entries)?)?),
         }
     }
 
     /// Remembers what is to be kept ready, and sees to it from here on. Called once.
     pub(crate) fn watch_standbys(&self) -> Result<(), HostError> {
         let substrates = self.all_substrates()?;
-        for (name, text) in self.store.standbys()? {
+        for (name, text) in self.parts.store.standbys()? {
             let Some(substrate) = substrates.iter().find(|it| it.name == name) else {
                 continue;
             };
             match entries(&text) {
                 Ok(entries) => {
-                    let mut shelves = lock(&self.standbys.shelves);
+                    let mut shelves = lock(&self.substrates.standbys.shelves);
                     for entry in entries {
                         let kept = Kept {
                             of: name.clone(),
@@ -167,7 +169,7 @@ impl Host {
                 }
             }
         }
-        let (host, changed) = (self.handle(), self.standbys.changed.clone());
+        let (host, changed) = (self.handle(), self.substrates.standbys.changed.clone());
         tokio::spawn(async move {
             loop {
                 let kept = {
@@ -196,7 +198,7 @@ impl Host {
         let now = now();
         loop {
             let taken = {
-                let mut shelves = lock(&self.standbys.shelves);
+                let mut shelves = lock(&self.substrates.standbys.shelves);
                 let shelf = shelves.get_mut(kept)?;
                 let taken = shelf.idle.pop();
                 if let Some(it) = &taken {
@@ -214,23 +216,23 @@ impl Host {
                 }
                 None => None,
             };
-            if let Some(shelf) = lock(&self.standbys.shelves).get_mut(kept) {
+            if let Some(shelf) = lock(&self.substrates.standbys.shelves).get_mut(kept) {
                 shelf.entry.demand.arrived(now);
                 match found {
                     Some(_) => shelf.hits += 1,
                     None => shelf.misses += 1,
                 }
             }
-            self.standbys.changed.notify_one();
+            self.substrates.standbys.changed.notify_one();
             return found;
         }
     }
 
     /// Keeps nothing ready of a substrate any more. Once this returns, nothing is.
     pub(super) async fn end_standby(&self, name: &VmName) -> Result<(), HostError> {
-        self.store.remove_standby(name)?;
+        self.parts.store.remove_standby(name)?;
         let all: Vec<_> = {
-            let shelves = lock(&self.standbys.shelves);
+            let shelves = lock(&self.substrates.standbys.shelves);
             let own = shelves.keys().filter(|kept| kept.of == *name);
             own.cloned().collect()
         };
@@ -240,14 +242,14 @@ impl Host {
     /// Keeps nothing ready any more of these sizes. Once this returns, nothing is.
     async fn end_shelves(&self, all: Vec<Kept>) -> Result<(), HostError> {
         for kept in all {
-            let makers = lock(&self.standbys.shelves)
+            let makers = lock(&self.substrates.standbys.shelves)
                 .get(&kept)
                 .map(|it| it.makers.clone());
             if let Some(makers) = makers {
                 makers.close();
                 makers.over().await;
             }
-            let shelf = lock(&self.standbys.shelves).remove(&kept);
+            let shelf = lock(&self.substrates.standbys.shelves).remove(&kept);
             self.record_standby(&kept.of)?;
             self.end_standbys(shelf.map(|it| it.idle).unwrap_or_default())
                 .await;
@@ -257,7 +259,7 @@ impl Host {
 
     /// Ends all that are ready: the host is let go of. What is to be kept stays recorded.
     pub(crate) async fn close_standbys(&self) {
-        let all = std::mem::take(&mut *lock(&self.standbys.shelves));
+        let all = std::mem::take(&mut *lock(&self.substrates.standbys.shelves));
         let idle = all.into_values().flat_map(|it| it.idle).collect();
         self.end_standbys(idle).await;
     }
@@ -288,12 +290,15 @@ impl Host {
         };
         let now = now();
         let (mut surplus, mut changed) = (Vec::new(), BTreeSet::new());
-        let all: Vec<_> = lock(&self.standbys.shelves).keys().cloned().collect();
+        let all: Vec<_> = lock(&self.substrates.standbys.shelves)
+            .keys()
+            .cloned()
+            .collect();
         for kept in all {
             let Some(substrate) = substrates.iter().find(|it| it.name == kept.of) else {
                 continue;
             };
-            let mut shelves = lock(&self.standbys.shelves);
+            let mut shelves = lock(&self.substrates.standbys.shelves);
             let under_way: u16 = shelves.values().map(|it| it.making).sum();
             let Some(shelf) = shelves.get_mut(&kept) else {
                 continue;
@@ -346,12 +351,12 @@ impl Host {
                 }
             };
             host.end_standbys(made.into_iter().collect()).await;
-            host.standbys.changed.notify_one();
+            host.substrates.standbys.changed.notify_one();
         });
     }
 
     fn on_shelf(&self, kept: &Kept, change: impl FnOnce(&mut Shelf)) {
-        if let Some(shelf) = lock(&self.standbys.shelves).get_mut(kept) {
+        if let Some(shelf) = lock(&self.substrates.standbys.shelves).get_mut(kept) {
             change(shelf);
         }
     }
@@ -363,7 +368,7 @@ impl Host {
         id: VmId,
         made: Result<(Standby, ByteCount), HostError>,
     ) -> Option<Standby> {
-        let mut shelves = lock(&self.standbys.shelves);
+        let mut shelves = lock(&self.substrates.standbys.shelves);
         let Some(shelf) = shelves.get_mut(kept) else {
             return made.ok().map(|(standby, _)| standby);
         };
@@ -391,7 +396,7 @@ impl Host {
         size: Size,
         id: VmId,
     ) -> Result<(Standby, ByteCount), HostError> {
-        let _under_way = self.forks.begin().ok_or(HostError::Closing)?;
+        let _under_way = self.forks.under_way.begin().ok_or(HostError::Closing)?;
         let family = self.found_family(None).await?;
         let made = self.wake_standby((substrate, size), &family, id).await;
         if made.is_err() {
@@ -413,7 +418,7 @@ impl Host {
         let template = self.template_of(ForkId::random());
         self.slice_over(&layout.disk, &template).await?;
         let shell = self.shell_as(&layout, &template, id, |record| record).await;
-        self.remove_files(&[template]);
+        self.parts.remove_files(&[template]);
         let WarmShell {
             record,
             shell,
@@ -422,7 +427,7 @@ impl Host {
         } = shell?;
         let woken = async {
             let machine = shell.load(&of.devices, of.growth()).await?;
-            guest.hello(self.options.to_boot()).await?;
+            guest.hello(self.parts.options.to_boot()).await?;
             self.rehearse(&guest, &record, (subnet, of.growth()))
                 .await?;
             machine.stop().await?;
@@ -474,7 +479,7 @@ impl Host {
             growth,
         };
         guest.identify(rehearsed).await?;
-        let problems = guest.identified(self.options.to_identify()).await?;
+        let problems = guest.identified(self.parts.options.to_identify()).await?;
         match problems.is_empty() {
             true => Ok(()),
             false => Err(HostError::Identity { problems }),

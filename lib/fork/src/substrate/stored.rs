@@ -17,7 +17,7 @@ use super::{
     bundle::{self, PASSING, Way},
     pack::{make_private, part},
 };
-use crate::{Host, HostError, blocking::blocking};
+use crate::{Host, HostError, blocking};
 use forkyard_image::{Image, Layer};
 use forkyard_objects::{
     Address, Manifest, Sealed,
@@ -182,7 +182,7 @@ impl Host {
             let named = paths.into_iter().enumerate();
             files.extend(named.map(|(at, path)| (layer_name(kind, at), path)));
         }
-        let folder = self.folders.substrate(parts.memory.image);
+        let folder = self.parts.folders.substrate(parts.memory.image);
         files.insert(DEVICES.to_owned(), folder.join(DEVICES));
         let base = base.ok_or_else(|| HostError::Invalid("its disk lies over nothing".into()))?;
         Ok((files, base))
@@ -201,7 +201,7 @@ impl Host {
             let own = parts.iter().find_map(|parts| {
                 let mut own = [parts.memory, parts.disk].into_iter();
                 let part = own.find(|part| part.image == image)?;
-                Some((self.folders.substrate(parts.memory.image), part))
+                Some((self.parts.folders.substrate(parts.memory.image), part))
             });
             let Some((folder, part)) = own else { break };
             paths.push(folder.join(file));
@@ -254,8 +254,8 @@ impl Host {
         let flat = flat(&parts, described.base);
         // Before any of it is fetched; and again when it is there.
         self.sound(&described.entry, &flat).map_err(&refuse)?;
-        let parent = self.folders.all_substrates();
-        let state = self.folders.state.clone();
+        let parent = self.parts.folders.all_substrates();
+        let state = self.parts.folders.state.clone();
         let passing = blocking(move || {
             make_private(&[&state, &parent])?;
             let made = tempfile::Builder::new().prefix(PASSING).tempdir_in(&parent);
@@ -285,7 +285,7 @@ impl Host {
         let manifest = bundle::Manifest::of(as_name.clone(), entry);
         let place = folder.clone();
         let manifest = blocking(move || manifest.with_files_of(&place)).await?;
-        let _turn = self.docks.lock().await;
+        let _turn = self.substrates.docks.lock().await;
         let brought = self.bring(manifest, &as_name, &folder, Way::Move).await;
         drop(passing);
         brought

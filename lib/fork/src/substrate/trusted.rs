@@ -65,7 +65,7 @@ impl Host {
     }
 
     fn read_trusted(&self) -> Result<Vec<PublicKey>, HostError> {
-        let path = self.folders.state.join(TRUSTED);
+        let path = self.parts.folders.state.join(TRUSTED);
         let text = match fs::read_to_string(&path) {
             Ok(text) => text,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
@@ -75,7 +75,7 @@ impl Host {
     }
 
     fn write_trusted(&self, keys: &[PublicKey]) -> Result<(), HostError> {
-        let path = self.folders.state.join(TRUSTED);
+        let path = self.parts.folders.state.join(TRUSTED);
         let failed = || HostError::io("write", &path);
         if keys.is_empty() {
             return match fs::remove_file(&path) {
@@ -83,14 +83,15 @@ impl Host {
                 Ok(()) | Err(_) => Ok(()),
             };
         }
-        let mut passing = tempfile::NamedTempFile::new_in(&self.folders.state).map_err(failed())?;
+        let mut passing =
+            tempfile::NamedTempFile::new_in(&self.parts.folders.state).map_err(failed())?;
         for key in keys {
             writeln!(passing, "{key}").map_err(failed())?;
         }
         passing.as_file().sync_all().map_err(failed())?;
         match passing.persist(&path) {
             // A key that was taken back is not to be there again after a power cut.
-            Ok(_) => fs::File::open(&self.folders.state)
+            Ok(_) => fs::File::open(&self.parts.folders.state)
                 .and_then(|folder| folder.sync_all())
                 .map_err(failed()),
             Err(error) => Err(failed()(error.error)),

@@ -138,13 +138,13 @@ impl Host {
     /// Does something to the tickets. What changed is recorded before any caller
     /// acts on it; if that fails, the ticket would not outlive this daemon.
     pub(crate) fn tickets<T>(&self, act: impl FnOnce(&mut Tickets) -> T) -> T {
-        let mut tickets = lock(&self.tickets);
+        let mut tickets = lock(&self.families.tickets);
         let done = act(&mut tickets);
         let news = tickets.news();
         for (id, entry) in tickets.changes() {
             let recorded = match entry {
-                Some(entry) => self.store.put_ticket(id, &entry),
-                None => self.store.remove_ticket(id),
+                Some(entry) => self.parts.store.put_ticket(id, &entry),
+                None => self.parts.store.remove_ticket(id),
             };
             if let Err(error) = recorded {
                 tracing::error!(ticket = %id, error = &error as &dyn std::error::Error, "not recorded");
@@ -152,21 +152,22 @@ impl Host {
         }
         for (id, owner, change) in news {
             // One of another host has a VM there.
-            let owner = self.registry().get(owner).map(|vm| vm.record());
-            events::ticket(&self.events, id, owner.as_ref(), change);
+            let owner = self.parts.registry().get(owner).map(|vm| vm.record());
+            events::ticket(&self.parts.events, id, owner.as_ref(), change);
         }
         done
     }
 
     /// Reads the tickets an earlier daemon left.
     pub(crate) fn load_tickets(&self) -> Result<(), HostError> {
-        *lock(&self.tickets) = Tickets::load(self.store.tickets()?);
+        *lock(&self.families.tickets) = Tickets::load(self.parts.store.tickets()?);
         Ok(())
     }
 
     /// Goes on with those tickets, now that the VMs are known.
     pub(crate) async fn settle_tickets(&self) -> Result<(), HostError> {
-        let left = self.tickets(|tickets| tickets.settle(|vm| self.registry().get(vm).is_some()));
+        let left =
+            self.tickets(|tickets| tickets.settle(|vm| self.parts.registry().get(vm).is_some()));
         for left in left {
             match left {
                 Left::Promised(id, owner) => {
@@ -189,7 +190,7 @@ impl Host {
                 }
                 // Those on other hosts may take long to be ended.
                 Left::Kill(id, vms) => {
-                    let is_here = |vm: &VmId| self.registry().get(*vm).is_some();
+                    let is_here = |vm: &VmId| self.parts.registry().get(*vm).is_some();
                     let (here, far): (Vec<_>, Vec<_>) = vms.into_iter().partition(is_here);
                     self.end_all(here).await;
                     let host = self.handle();
@@ -206,7 +207,7 @@ impl Host {
         }
         // A ticket's clone is no more once it has stopped.
         let stopped = |vm: &std::sync::Arc<Vm>| vm.ephemeral && !vm.is_running();
-        let all = self.registry().all();
+        let all = self.parts.registry().all();
         self.end_all(
             all.iter()
                 .filter(|vm| stopped(vm))

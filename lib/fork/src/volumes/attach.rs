@@ -1,7 +1,7 @@
 //! Volumes as disks of VMs: begun, frozen, ended, and put right after a crash.
 
 use super::{Blockd, FORK, NewVolume, VolumeError, over, writer_of};
-use crate::{Host, HostError, blocking::blocking, snapshot::Disk};
+use crate::{Host, HostError, blocking, snapshot::Disk};
 use forkyard_blockd::{Encrypt, Request, Writer};
 use forkyard_records::VmRecord;
 use forkyard_types::{ByteCount, ImageId, RootVolume, VmName, VmState, VolumeAt, VolumeUse};
@@ -44,7 +44,10 @@ impl Host {
     pub(crate) async fn begin_writer(&self, vm: &Vm) -> Result<(), HostError> {
         let record = vm.record();
         // No hand-over begins until they are open.
-        let _used = self.guards.take(super::copies::travelling(&record))?;
+        let _used = self
+            .volumes
+            .guards
+            .take(super::copies::travelling(&record))?;
         for volume in super::copies::travelling(&record) {
             self.may_open(volume).await?;
         }
@@ -52,13 +55,15 @@ impl Host {
         let Some(VolumeUse::Written { volume, .. }) = record.volume else {
             return Ok(());
         };
-        let (blockd, name) = (self.blockd.clone(), volume.clone());
+        let (blockd, name) = (self.volumes.blockd.clone(), volume.clone());
         let epoch = blocking(move || blockd.open(&name)).await?;
         let begun = VolumeUse::Written {
             volume,
             epoch: Some(epoch),
         };
-        let recorded = vm.change(&self.store, |record| record.volume = Some(begun.clone()));
+        let recorded = vm.change(&self.parts.store, |record| {
+            record.volume = Some(begun.clone())
+        });
         if recorded.is_err() {
             let unrecorded = VmRecord {
                 volume: Some(begun),
@@ -95,7 +100,7 @@ impl Host {
                 volume,
                 epoch: Some(epoch),
             }) => {
-                let (blockd, volume, epoch) = (self.blockd.clone(), volume.clone(), *epoch);
+                let (blockd, volume, epoch) = (self.volumes.blockd.clone(), volume.clone(), *epoch);
                 let disk = blocking(move || blockd.writer(&volume, epoch)).await?;
                 Ok(RootDisk::Volume(disk))
             }
@@ -109,10 +114,10 @@ impl Host {
     /// Makes an empty slice over the disk of a snapshot.
     pub(crate) async fn slice_over(&self, disk: &Disk, path: &Path) -> Result<(), HostError> {
         let Some(at) = disk.volume_below() else {
-            let backing = disk.backing(&self.folders)?;
-            return Ok(self.images.create_slice(path, &backing, None).await?);
+            let backing = disk.backing(&self.parts.folders)?;
+            return Ok(self.parts.images.create_slice(path, &backing, None).await?);
         };
-        let (blockd, at) = (self.blockd.clone(), at.clone());
+        let (blockd, at) = (self.volumes.blockd.clone(), at.clone());
         let below = blocking(move || {
             let status = blockd.inspect(&at.volume)?;
             // One that was taken keeps its size, whatever becomes of the volume.
@@ -121,7 +126,11 @@ impl Host {
             Ok::<_, VolumeError>((blockd.reader(&at)?, size))
         });
         let (below, size) = below.await?;
-        Ok(self.images.create_slice_over(path, (&below, size)).await?)
+        Ok(self
+            .parts
+            .images
+            .create_slice_over(path, (&below, size))
+            .await?)
     }
 
     /// Freezes a volume: takes the snapshot that shells are over already. Durable later.
@@ -143,7 +152,7 @@ impl Host {
     /// Drops a snapshot that a fork made, once no record names it.
     pub(crate) async fn drop_unused(&self, at: &VolumeAt) {
         let dropped = async {
-            if !at.snapshot.starts_with(FORK) || !over(&self.store.vms()?, at).is_empty() {
+            if !at.snapshot.starts_with(FORK) || !over(&self.parts.store.vms()?, at).is_empty() {
                 return Ok(());
             }
             self.drop_snapshot(at).await
@@ -190,10 +199,10 @@ impl Host {
     /// After a daemon that may have died at any point: closes writers that no running VM has, and
     /// drops snapshots of forks that no record names.
     pub(crate) async fn settle_volumes(&self) -> Result<(), HostError> {
-        if !self.blockd.has_any() {
-            return self.settle_copies(&self.store.vms()?).await;
+        if !self.volumes.blockd.has_any() {
+            return self.settle_copies(&self.parts.store.vms()?).await;
         }
-        let (blockd, records) = (self.blockd.clone(), self.store.vms()?);
+        let (blockd, records) = (self.volumes.blockd.clone(), self.parts.store.vms()?);
         let settled = blocking(move || settle(&blockd, &records).map(|()| records));
         let records = settled.await?;
         self.settle_copies(&records).await?;
@@ -208,11 +217,11 @@ impl Host {
             loop {
                 tokio::time::sleep(LOOK).await;
                 let Some(host) = host.upgrade() else { return };
-                let used = host.registry().all();
+                let used = host.parts.registry().all();
                 if !used.iter().any(|vm| has_volume(&vm.record())) {
                     continue;
                 }
-                let blockd = host.blockd.clone();
+                let blockd = host.volumes.blockd.clone();
                 if let Err(error) = blocking(move || blockd.ask(&Request::List {})).await {
                     tracing::error!(
                         error = &error as &dyn std::error::Error,
@@ -225,7 +234,7 @@ impl Host {
 
     /// Ends the server of volumes, if no VM has one.
     pub(crate) async fn close_volumes(&self) {
-        let blockd = self.blockd.clone();
+        let blockd = self.volumes.blockd.clone();
         let ended = blocking(move || blockd.end()).await;
         if let Err(error) = ended {
             tracing::warn!(

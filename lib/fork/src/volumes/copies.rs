@@ -12,7 +12,7 @@
 //! that no such record speaks of is at home.
 
 use super::{SENT, VolumeError, data::is_private_name, is_private, uses, writer_of};
-use crate::{Host, HostError, blocking::blocking};
+use crate::{Host, HostError, blocking};
 use forkyard_blockd::{Request, Writer};
 use forkyard_records::{VmRecord, VolumeCopy};
 use forkyard_types::{ForkId, PeerMigrated, PeerVolume, VmName, VolumeAt, VolumeUse};
@@ -23,7 +23,7 @@ const SOMEWHERE: &str = "the host that it comes from";
 impl Host {
     /// Returns what is recorded of a volume that is at home elsewhere.
     pub(crate) fn copy_of(&self, volume: &VmName) -> Result<Option<VolumeCopy>, HostError> {
-        let copies = self.store.copies()?.into_iter();
+        let copies = self.parts.store.copies()?.into_iter();
         Ok(copies.into_iter().find(|copy| copy.volume == *volume))
     }
 
@@ -54,28 +54,28 @@ impl Host {
         } = asked;
         self.check_cpu(crate::accel_of(&accel), cpu.as_ref())?;
         // Nothing begins to use the name meanwhile.
-        let _name = self.guards.begin_soon(&name, "this host").await?;
+        let _name = self.volumes.guards.begin_soon(&name, "this host").await?;
         let mut known = self.copy_of(&name)?;
         if let Some(copy) = &known
             && let Some(former) = copy.arriving
             && former != migration
             && copy.id.as_ref() == Some(&volume)
             && (self.incoming.volumes.comes(former, &name)
-                || !is_private(&self.store.vms()?, &name))
+                || !is_private(&self.parts.store.vms()?, &name))
         {
             // Its host moves one VM once at a time.
             self.end_former(former).await;
             known = self.copy_of(&name)?;
         }
         // An earlier migration of it may have held them.
-        drop(self.network.take_ports(&publish)?);
-        let (blockd, looked) = (self.blockd.clone(), name.clone());
+        drop(self.parts.network.take_ports(&publish)?);
+        let (blockd, looked) = (self.volumes.blockd.clone(), name.clone());
         let found = match blocking(move || blockd.inspect(&looked)).await {
             Ok(status) => Some(status),
-            Err(HostError::Volume(error)) if error.is_missing() => None,
-            Err(error) => return Err(error),
+            Err(error) if error.is_missing() => None,
+            Err(error) => return Err(error.into()),
         };
-        let records = self.store.vms()?;
+        let records = self.parts.store.vms()?;
         if writer_of(&records, &name).is_some() || is_private(&records, &name) {
             return Err(VolumeError::Taken { volume: name }.into());
         }
@@ -103,7 +103,7 @@ impl Host {
         let here = found.map(|status| status.snapshots).unwrap_or_default();
         let is_here = |name: &&String| here.iter().any(|it| it.name == **name);
         let since = sent.iter().rev().find(is_here).cloned();
-        self.store.put_copy(&VolumeCopy {
+        self.parts.store.put_copy(&VolumeCopy {
             volume: name.clone(),
             id: Some(volume),
             at: known.map_or_else(|| SOMEWHERE.to_owned(), |copy| copy.at),
@@ -133,7 +133,7 @@ impl Host {
     /// Volumes come no more: what came of them goes, unless there was a copy before.
     pub(crate) async fn give_up_volumes(&self, migration: ForkId) {
         self.incoming.volumes.forget(migration);
-        let copies = self.store.copies().unwrap_or_default();
+        let copies = self.parts.store.copies().unwrap_or_default();
         let arriving = copies.into_iter();
         for copy in arriving.filter(|copy| copy.arriving == Some(migration)) {
             let volume = copy.volume.clone();
@@ -145,30 +145,30 @@ impl Host {
 
     async fn undo_arrival(&self, copy: VolumeCopy) -> Result<(), HostError> {
         // The authority may say that it is at home here.
-        let mut landing = self.store.volumes_landing()?.into_iter();
+        let mut landing = self.parts.store.volumes_landing()?.into_iter();
         if landing.any(|it| it.volume == copy.volume) {
             return Ok(());
         }
         // It landed long ago.
-        if is_private(&self.store.vms()?, &copy.volume) {
+        if is_private(&self.parts.store.vms()?, &copy.volume) {
             return Ok(());
         }
         if !copy.is_new {
             // A stream that broke off may have left its writer.
             self.close_copy(&copy.volume).await?;
-            return Ok(self.store.put_copy(&VolumeCopy {
+            return Ok(self.parts.store.put_copy(&VolumeCopy {
                 arriving: None,
                 ..copy
             })?);
         }
-        if !self.blockd.has_any() {
-            return Ok(self.store.remove_copy(&copy.volume)?);
+        if !self.volumes.blockd.has_any() {
+            return Ok(self.parts.store.remove_copy(&copy.volume)?);
         }
-        let (blockd, name) = (self.blockd.clone(), copy.volume.clone());
+        let (blockd, name) = (self.volumes.blockd.clone(), copy.volume.clone());
         let found = match blocking(move || blockd.inspect(&name)).await {
             Ok(status) => Some(status.id),
-            Err(HostError::Volume(error)) if error.is_missing() => None,
-            Err(error) => return Err(error),
+            Err(error) if error.is_missing() => None,
+            Err(error) => return Err(error.into()),
         };
         // Never one that was made here meanwhile. One that is still coming is given up.
         if found.is_none() || found == copy.id {
@@ -178,13 +178,13 @@ impl Host {
                 other => other?,
             }
         }
-        Ok(self.store.remove_copy(&copy.volume)?)
+        Ok(self.parts.store.remove_copy(&copy.volume)?)
     }
 
     /// Ends the writer of a copy: nothing here writes one, but a stream whose server died did.
     pub(super) async fn close_copy(&self, volume: &VmName) -> Result<(), HostError> {
-        let (blockd, name) = (self.blockd.clone(), volume.clone());
-        blocking(move || match blockd.inspect(&name) {
+        let (blockd, name) = (self.volumes.blockd.clone(), volume.clone());
+        Ok(blocking(move || match blockd.inspect(&name) {
             Ok(status) if status.writer == Writer::Open => {
                 let (name, epoch) = (name.to_string(), Some(status.epoch));
                 blockd.ask(&Request::Close { name, epoch }).map(drop)
@@ -192,7 +192,7 @@ impl Host {
             Err(error) if !error.is_missing() => Err(error),
             Ok(_) | Err(_) => Ok(()),
         })
-        .await
+        .await?)
     }
 
     /// Volumes are at home here, with the VM that writes them: that is recorded, and survives a power
@@ -204,7 +204,7 @@ impl Host {
             return Ok(());
         }
         landed.try_for_each(|volume| self.came_with_vm(volume))?;
-        self.store.flush()?;
+        self.parts.store.flush()?;
         self.report_volumes_soon();
         Ok(())
     }
@@ -215,13 +215,13 @@ impl Host {
             let term = self.known_term(volume, &id)?;
             self.note_term(volume, &id, term.there())?;
         }
-        Ok(self.store.remove_copy(volume)?)
+        Ok(self.parts.store.remove_copy(volume)?)
     }
 
     /// Volumes are at home elsewhere from now on, with their VM.
     pub(crate) fn volumes_left(&self, record: &VmRecord, at: &str) -> Result<(), HostError> {
         travelling(record).try_for_each(|volume| {
-            self.store.put_copy(&VolumeCopy {
+            self.parts.store.put_copy(&VolumeCopy {
                 volume: volume.clone(),
                 id: None,
                 at: at.to_owned(),
@@ -235,7 +235,7 @@ impl Host {
     /// Settles volumes that were on their way here when a daemon ended: nothing comes of a
     /// migration that it does not know, but of one whose VM goes on here.
     pub(super) async fn settle_copies(&self, records: &[VmRecord]) -> Result<(), HostError> {
-        for copy in self.store.copies()? {
+        for copy in self.parts.store.copies()? {
             if copy.arriving.is_none() {
                 continue;
             }

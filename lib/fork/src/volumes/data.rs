@@ -20,7 +20,7 @@
 //! | the daemon while it erases a record | the next one removes branches that no record names |
 
 use super::{Blockd, FORK, NewVolume, VolumeError, uses};
-use crate::{Host, HostError, blocking::blocking, snapshot::Layout};
+use crate::{Host, HostError, blocking, snapshot::Layout};
 use forkyard_blockd::{Encrypt, Request};
 use forkyard_records::VmRecord;
 use forkyard_types::{DataDisk, DataRole, DataVolume, ImageId, RunRequest, VmId, VmName, VolumeAt};
@@ -194,7 +194,7 @@ impl Host {
         let begun = self.open_data(&mut record).await;
         let data = record.data.clone();
         let recorded = begun.and_then(|()| {
-            vm.change(&self.store, |record| record.data = data)
+            vm.change(&self.parts.store, |record| record.data = data)
                 .map_err(HostError::from)
         });
         if recorded.is_err() {
@@ -222,7 +222,7 @@ impl Host {
     async fn open_data(&self, record: &mut VmRecord) -> Result<(), HostError> {
         for disk in &mut record.data {
             if let DataRole::Written { volume, epoch, .. } = &mut disk.role {
-                let (blockd, name) = (self.blockd.clone(), volume.clone());
+                let (blockd, name) = (self.volumes.blockd.clone(), volume.clone());
                 *epoch = None;
                 *epoch = Some(blocking(move || blockd.open(&name)).await?);
             }
@@ -246,7 +246,7 @@ impl Host {
 
     /// Returns the data disks that a VM's QEMU opens.
     pub(crate) async fn data_drives(&self, record: &VmRecord) -> Result<Vec<DataDrive>, HostError> {
-        let (blockd, disks) = (self.blockd.clone(), record.data.clone());
+        let (blockd, disks) = (self.volumes.blockd.clone(), record.data.clone());
         blocking(move || {
             let drive = |disk: DataDisk| {
                 let (opened, is_read_only) = match &disk.role {
@@ -315,12 +315,12 @@ impl Host {
     /// Removes a branch that no record names, or the volume that a clone brought here.
     async fn drop_branch(&self, branch: &VmName) {
         let dropped = async {
-            if self.store.vms()?.iter().any(|it| uses(it, branch)) {
+            if self.parts.store.vms()?.iter().any(|it| uses(it, branch)) {
                 return Ok(());
             }
-            let (blockd, removed) = (self.blockd.clone(), branch.clone());
+            let (blockd, removed) = (self.volumes.blockd.clone(), branch.clone());
             blocking(move || remove_branch(&blockd, &removed).map_err(HostError::from)).await?;
-            Ok::<_, HostError>(self.store.remove_copy(branch)?)
+            Ok::<_, HostError>(self.parts.store.remove_copy(branch)?)
         };
         if let Err(error) = dropped.await {
             tracing::warn!(%branch, error = &error as &dyn std::error::Error, "branch kept");

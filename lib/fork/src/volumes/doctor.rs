@@ -1,7 +1,7 @@
 //! Diagnosis of faults of volumes, and of leftovers of them.
 
 use super::{FORK, over, uses, writer_of};
-use crate::{Host, HostError, blocking::blocking};
+use crate::{Host, HostError, blocking};
 use forkyard_blockd::{Request, Status, Writer};
 use forkyard_records::VmRecord;
 use forkyard_types::{VmName, VolumeAt};
@@ -77,7 +77,7 @@ impl Host {
     }
 
     async fn look_at_volumes(&self) -> Result<Vec<LeftVolume>, HostError> {
-        let blockd = self.blockd.clone();
+        let blockd = self.volumes.blockd.clone();
         let seen = blocking(move || {
             let names = blockd.names()?.into_iter();
             let seen = names.filter_map(|name| Some((name.clone(), blockd.inspect(&name).ok()?)));
@@ -85,9 +85,9 @@ impl Host {
         });
         let seen = seen.await?;
         // Read after what they are to speak of.
-        let records = self.store.vms()?;
+        let records = self.parts.store.vms()?;
         let mut left = Vec::new();
-        let copies = self.store.copies()?;
+        let copies = self.parts.store.copies()?;
         let comes = |name: &VmName| {
             let mut copies = copies.iter();
             copies.any(|copy| copy.volume == *name && copy.arriving.is_some())
@@ -98,7 +98,12 @@ impl Host {
         // Before what they lie over.
         left.sort_by_key(|it| !matches!(it, LeftVolume::Branch(_)));
         for copy in copies {
-            let is_here = self.folders.volumes().join(copy.volume.as_str()).is_dir();
+            let is_here = self
+                .parts
+                .folders
+                .volumes()
+                .join(copy.volume.as_str())
+                .is_dir();
             if copy.arriving.is_none() && !is_here {
                 left.push(LeftVolume::Copy(copy.volume));
             }
@@ -111,8 +116,8 @@ impl Host {
         match left {
             LeftVolume::Snapshot(at) => self.drop_snapshot(at).await,
             LeftVolume::Branch(name) => {
-                let (blockd, name) = (self.blockd.clone(), name.clone());
-                blocking(move || super::data::remove_branch(&blockd, &name)).await
+                let (blockd, name) = (self.volumes.blockd.clone(), name.clone());
+                Ok(blocking(move || super::data::remove_branch(&blockd, &name)).await?)
             }
             LeftVolume::Writer(name, epoch) => {
                 self.ask_blockd(Request::Close {
@@ -121,7 +126,7 @@ impl Host {
                 })
                 .await
             }
-            LeftVolume::Copy(name) => Ok(self.store.remove_copy(name)?),
+            LeftVolume::Copy(name) => Ok(self.parts.store.remove_copy(name)?),
         }
     }
 }

@@ -12,7 +12,7 @@
 //! there is no authority, and each host's own records decide.
 
 use super::{VolumeError, known_name};
-use crate::{Host, HostError, blocking::blocking};
+use crate::{Host, HostError, blocking};
 use forkyard_blockd::Status;
 use forkyard_records::{KnownTerm, VolumeCopy};
 use forkyard_types::{ApiError, ByteCount, Term, VmName, VolumeView};
@@ -117,14 +117,14 @@ impl Host {
 
     /// Latest term of a volume that is known here.
     pub(crate) fn known_term(&self, volume: &VmName, id: &str) -> Result<Term, HostError> {
-        let mut known = self.store.volume_terms()?.into_iter();
+        let mut known = self.parts.store.volume_terms()?.into_iter();
         let known = known.find(|it| it.volume == *volume && it.id == id);
         Ok(known.map_or(Term::FIRST, |it| it.term))
     }
 
     /// Notes the latest term of a volume.
     pub(super) fn note_term(&self, volume: &VmName, id: &str, term: Term) -> Result<(), HostError> {
-        Ok(self.store.put_volume_term(&KnownTerm {
+        Ok(self.parts.store.put_volume_term(&KnownTerm {
             volume: volume.clone(),
             id: id.to_owned(),
             term,
@@ -239,7 +239,7 @@ impl Host {
             arriving: None,
             is_new: false,
         };
-        self.store.put_copy(&copy)?;
+        self.parts.store.put_copy(&copy)?;
         self.note_term(&volume.name, &volume.id, term)?;
         self.close_copy(&volume.name).await
     }
@@ -251,7 +251,7 @@ impl Host {
         if self.homes().is_none() {
             return Ok(());
         }
-        let (blockd, name) = (self.blockd.clone(), volume.clone());
+        let (blockd, name) = (self.volumes.blockd.clone(), volume.clone());
         let status = blocking(move || blockd.inspect(&name)).await?;
         self.show_home(&AtHome::of(volume, &status)).await.map(drop)
     }
@@ -316,7 +316,7 @@ impl Host {
             return Ok(None);
         };
         let name = known_name(name)?;
-        let is_here = self.folders.volumes().join(name.as_str()).is_dir();
+        let is_here = self.parts.folders.volumes().join(name.as_str()).is_dir();
         if is_here && self.copy_of(&name)?.is_none() {
             return Ok(None);
         }

@@ -1,7 +1,7 @@
 //! Law by which blocks of a volume are sent ahead: told of each block, and changed.
 
 use super::{VolumeError, known_name};
-use crate::{Host, HostError, blocking::blocking};
+use crate::{Host, HostError, blocking};
 use forkyard_blockd::{Holding, Law, Request, WhyTransfer};
 use forkyard_types::{
     PageCount, TuneVolume, VolumeHolding, VolumeLaw, VolumeTransfer, VolumeView, VolumeWhy,
@@ -16,7 +16,7 @@ impl Host {
             name: volume.to_string(),
             block,
         };
-        let blockd = self.blockd.clone();
+        let blockd = self.volumes.blockd.clone();
         let answer = blocking(move || blockd.ask(&asked)).await?;
         let why = answer.why().ok_or(VolumeError::Answer)?;
         let from = seen.lacking.into_iter().map(|it| it.at);

@@ -282,7 +282,7 @@ impl Links {
 impl Host {
     /// Links to other hosts that have a budget, or by which blocks of volumes were sent today.
     pub fn link_budgets(&self) -> Vec<LinkView> {
-        let mut inner = lock(&self.links.inner);
+        let mut inner = lock(&self.volumes.links.inner);
         let links = inner.links.iter_mut();
         links.map(|(host, link)| Links::view(host, link)).collect()
     }
@@ -300,14 +300,14 @@ impl Host {
         }
         // Of a host that is not known it would be of no use.
         self.peer(host)?;
-        let mut inner = lock(&self.links.inner);
+        let mut inner = lock(&self.volumes.links.inner);
         let link = inner.link(host);
         link.budget = budget;
         link.meter.tune(allowance);
         let seen = Links::view(host, link);
         let state = inner.state();
         drop(inner);
-        let file = &self.links.file;
+        let file = &self.volumes.links.file;
         let stored = file.put(state);
         stored.map_err(HostError::io("write", &file.path))?;
         Ok(seen)

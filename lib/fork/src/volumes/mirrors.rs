@@ -14,7 +14,7 @@
 //! | the host where the volume is at home | an operator promotes a copy, and starts the VM there |
 
 use super::{SupplyLine, VolumeError, known_name};
-use crate::{Host, HostError, blocking::blocking};
+use crate::{Host, HostError, blocking};
 use forkyard_blockd::{Held, MirrorPlan, Request, WhenAway};
 use forkyard_records::VolumeCopy;
 use forkyard_types::{ErrorKind, MirrorVolume, PeerHold, VmName, VolumeView, WhenMirrorAway};
@@ -79,7 +79,7 @@ impl Host {
         request: MirrorVolume,
     ) -> Result<VolumeView, HostError> {
         let volume = known_name(name)?;
-        let _used = self.guards.take([&volume])?;
+        let _used = self.volumes.guards.take([&volume])?;
         self.refuse_copy(&volume)?;
         let MirrorVolume { hosts, away } = request;
         let distinct: BTreeSet<_> = hosts.iter().cloned().collect();
@@ -105,7 +105,7 @@ impl Host {
             plan: MirrorPlan { hosts, away },
         })
         .await?;
-        self.mirrors.keep(&volume, &distinct);
+        self.volumes.mirrors.keep(&volume, &distinct);
         for host in distinct {
             self.serve_mirror((volume.clone(), host));
         }
@@ -115,7 +115,7 @@ impl Host {
     /// Makes a copy that is held for another host a volume that is at home here. That host is fenced.
     pub async fn promote_volume(&self, name: &str) -> Result<VolumeView, HostError> {
         let volume = known_name(name)?;
-        let _used = self.guards.take([&volume])?;
+        let _used = self.volumes.guards.take([&volume])?;
         self.promote(&volume).await?;
         self.volume(name).await
     }
@@ -123,7 +123,7 @@ impl Host {
     /// Promotes a copy. In a cluster the authority's record is changed first: a promotion that breaks off
     /// after that is repeated.
     pub(super) async fn promote(&self, volume: &VmName) -> Result<(), HostError> {
-        let (blockd, name) = (self.blockd.clone(), volume.clone());
+        let (blockd, name) = (self.volumes.blockd.clone(), volume.clone());
         let status = blocking(move || blockd.inspect(&name)).await?;
         let term = match status.held {
             Held::For(_) => Some(self.claim_home(volume, &status).await?),
@@ -137,13 +137,13 @@ impl Host {
         if let Some(term) = term {
             self.note_term(volume, &status.id, term)?;
         }
-        self.store.remove_copy(volume)?;
-        Ok(self.store.flush()?)
+        self.parts.store.remove_copy(volume)?;
+        Ok(self.parts.store.flush()?)
     }
 
     /// Goes on with the copies that a daemon before served, and with promotions that it had begun.
     pub(super) async fn settle_mirrors(&self) -> Result<(), HostError> {
-        let blockd = self.blockd.clone();
+        let blockd = self.volumes.blockd.clone();
         let seen = blocking(move || {
             let names = blockd.names()?.into_iter();
             let seen = names.filter_map(|name| Some((blockd.inspect(&name).ok()?, name)));
@@ -156,7 +156,7 @@ impl Host {
                     .copy_of(&volume)?
                     .is_some_and(|it| it.arriving.is_none() && it.is_new)
             {
-                self.store.remove_copy(&volume)?;
+                self.parts.store.remove_copy(&volume)?;
             }
             for mirror in status.mirrors {
                 self.serve_mirror((volume.clone(), mirror.host));
@@ -167,21 +167,21 @@ impl Host {
 
     /// Keeps a line to a host that holds a copy, until it is not to any more.
     fn serve_mirror(&self, of: Mirror) {
-        let Some(task) = self.mirrors.begin(&of) else {
+        let Some(task) = self.volumes.mirrors.begin(&of) else {
             return;
         };
         let host = self.handle();
         tokio::spawn(async move {
             loop {
                 let Some(host) = host.upgrade() else { return };
-                if host.forks.is_closed() || !host.mirrors.goes_on(&of, task) {
+                if host.forks.under_way.is_closed() || !host.volumes.mirrors.goes_on(&of, task) {
                     return;
                 }
                 match host.dial_mirror(&of).await {
                     Ok(()) => {}
                     // The volume has gone.
                     Err(error) if error.kind() == ErrorKind::NotFound => {
-                        host.mirrors.end(&of, task);
+                        host.volumes.mirrors.end(&of, task);
                         return;
                     }
                     Err(error) => {
@@ -199,12 +199,12 @@ impl Host {
     }
 
     async fn dial_mirror(&self, (volume, to): &Mirror) -> Result<(), HostError> {
-        let (blockd, name) = (self.blockd.clone(), volume.clone());
+        let (blockd, name) = (self.volumes.blockd.clone(), volume.clone());
         let status = blocking(move || blockd.inspect(&name)).await?;
         let mut mirrors = status.mirrors.iter();
         if mirrors.any(|it| it.host == *to && it.is_promoted) {
             tracing::error!(%volume, host = to, "the volume is at home there now: its copy was promoted");
-            self.store.put_copy(&VolumeCopy {
+            self.parts.store.put_copy(&VolumeCopy {
                 volume: volume.clone(),
                 id: Some(status.id),
                 at: to.clone(),
@@ -217,7 +217,7 @@ impl Host {
                 plan: MirrorPlan::default(),
             };
             self.ask_blockd(ended).await?;
-            self.mirrors.keep(volume, &BTreeSet::new());
+            self.volumes.mirrors.keep(volume, &BTreeSet::new());
             return Ok(());
         }
         let wanted = PeerHold {
@@ -234,16 +234,16 @@ impl Host {
             false => error,
         };
         let peer = self.peer(to).map_err(unknown)?;
-        let line = timeout(self.options.patience, peer.hold(volume, wanted));
+        let line = timeout(self.parts.options.patience, peer.hold(volume, wanted));
         let line = line
             .await
-            .unwrap_or_else(|_| Err(crate::remote::late(self.options.patience)));
+            .unwrap_or_else(|_| Err(crate::remote::late(self.parts.options.patience)));
         let there = line.map_err(failed).map_err(unknown)?;
         let mirror = Request::Mirror {
             name: volume.to_string(),
             to: to.clone(),
         };
-        let blockd = self.blockd.clone();
+        let blockd = self.volumes.blockd.clone();
         let (server, said) = blocking(move || blockd.line(&mirror)).await?;
         if let Err(error) = (SupplyLine { server, said }).carry(there).await {
             tracing::debug!(%volume, host = to, %error, "line broken");
@@ -256,12 +256,12 @@ impl Host {
     pub async fn hold_copy(&self, volume: &str, wanted: PeerHold) -> Result<SupplyLine, HostError> {
         let name = volume.parse::<VmName>();
         let name = name.map_err(|_| HostError::Invalid(format!("{volume:?} is no volume")))?;
-        let _used = self.guards.take([&name])?;
-        let (blockd, looked) = (self.blockd.clone(), name.clone());
+        let _used = self.volumes.guards.take([&name])?;
+        let (blockd, looked) = (self.volumes.blockd.clone(), name.clone());
         let found = match blocking(move || blockd.inspect(&looked)).await {
             Ok(status) => Some(status),
-            Err(HostError::Volume(error)) if error.is_missing() => None,
-            Err(error) => return Err(error),
+            Err(error) if error.is_missing() => None,
+            Err(error) => return Err(error.into()),
         };
         let taken = || VolumeError::Taken {
             volume: name.clone(),
@@ -283,7 +283,7 @@ impl Host {
                     return Err(VolumeError::Coming { volume: name }.into());
                 }
                 // Nothing else takes its name from now on.
-                self.store.put_copy(&VolumeCopy {
+                self.parts.store.put_copy(&VolumeCopy {
                     volume: name.clone(),
                     id: Some(wanted.id),
                     at: wanted.from.clone(),
@@ -296,7 +296,7 @@ impl Host {
             name: name.to_string(),
             from: wanted.from,
         };
-        let blockd = self.blockd.clone();
+        let blockd = self.volumes.blockd.clone();
         let (server, said) = blocking(move || blockd.line(&hold)).await?;
         Ok(SupplyLine { server, said })
     }

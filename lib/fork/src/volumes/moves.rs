@@ -28,8 +28,7 @@ mod settle;
 
 use super::{SENT, VolumeError, guard::HandOver, homes::AtHome, is_private, known_name, writer_of};
 use crate::{
-    Host, HostError,
-    blocking::blocking,
+    Host, HostError, blocking,
     fork::micros,
     migrate::{HOT, SMALL, Sending},
     remote::{HERE, Peer, late},
@@ -125,9 +124,9 @@ impl Host {
         (migration, disk): (ForkId, DiskTransfer),
     ) -> Result<VolumeMoved, HostError> {
         let begun = Instant::now();
-        let _under_way = self.forks.begin().ok_or(HostError::Closing)?;
+        let _under_way = self.forks.under_way.begin().ok_or(HostError::Closing)?;
         // Held from before the first look to the end.
-        let hand_over = self.guards.begin_soon(volume, peer.name()).await?;
+        let hand_over = self.volumes.guards.begin_soon(volume, peer.name()).await?;
         let status = self.may_leave(volume).await?;
         let at_home = AtHome::of(volume, &status);
         let term = self.show_home(&at_home).await?;
@@ -170,7 +169,7 @@ impl Host {
     /// Refuses a volume that cannot leave.
     async fn may_leave(&self, volume: &VmName) -> Result<Status, HostError> {
         self.refuse_copy(volume)?;
-        let records = self.store.vms()?;
+        let records = self.parts.store.vms()?;
         if let Some(vm) = writer_of(&records, volume) {
             return Err(VolumeError::HasVm {
                 volume: volume.clone(),
@@ -178,7 +177,7 @@ impl Host {
             }
             .into());
         }
-        let (blockd, name) = (self.blockd.clone(), volume.clone());
+        let (blockd, name) = (self.volumes.blockd.clone(), volume.clone());
         let status = blocking(move || blockd.inspect(&name)).await?;
         if status.base.is_some() || is_private(&records, volume) {
             let text = format!("{volume} is a clone's, and moves with it");
@@ -279,7 +278,7 @@ impl Host {
             name: volume.to_string(),
             since: since.to_owned(),
         };
-        let blockd = self.blockd.clone();
+        let blockd = self.volumes.blockd.clone();
         let answer = blocking(move || blockd.ask(&asked)).await?;
         Ok(PageCount(answer.blocks().unwrap_or_default()))
     }
@@ -288,7 +287,7 @@ impl Host {
     /// be.
     async fn let_go_of(&self, leaving: &Leaving, hand_over: HandOver) -> Result<Term, HostError> {
         let record = leaving.record();
-        self.store.put_volume_leaving(&record)?;
+        self.parts.store.put_volume_leaving(&record)?;
         hand_over.is_in(VolumeMovePhase::HandingOver);
         let land = PeerVolumeStep::Land(PeerVolumeLand {
             migration: leaving.migration,
@@ -341,7 +340,7 @@ impl Host {
             id: record.id.clone(),
             term,
         };
-        Ok(self.store.volume_left(&copy, &known)?)
+        Ok(self.parts.store.volume_left(&copy, &known)?)
     }
 
     /// Has the other host give up what came; what it does not hear of now, it forgets. What was a copy there
@@ -374,7 +373,7 @@ impl Host {
         peer: &dyn Peer,
         step: PeerVolumeStep,
     ) -> Result<PeerVolumeAnswer, HostError> {
-        let patience = self.options.patience;
+        let patience = self.parts.options.patience;
         let answer = timeout(patience, peer.volume_step(step)).await;
         let answer = answer.unwrap_or_else(|_| Err(late(patience)));
         answer.map_err(|source| HostError::Peer {

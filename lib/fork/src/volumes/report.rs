@@ -9,7 +9,7 @@ use super::{
     homes::{AtHome, Claim, Home},
     is_private,
 };
-use crate::{Host, HostError, blocking::blocking};
+use crate::{Host, HostError, blocking};
 use forkyard_blockd::Held;
 use forkyard_types::{Term, VmName};
 use std::collections::{BTreeMap, BTreeSet};
@@ -119,7 +119,7 @@ impl Host {
                     return Ok(());
                 };
                 // One that is being handed over is its task's.
-                let _used = self.guards.take([&volume.name])?;
+                let _used = self.volumes.guards.take([&volume.name])?;
                 self.refuse_copy(&volume.name)?;
                 self.show_home(volume).await.map(drop)
             }
@@ -144,14 +144,14 @@ impl Host {
                 changed.map(drop).map_err(told)
             }
             Act::Promote(name) => {
-                let _used = self.guards.take([name])?;
+                let _used = self.volumes.guards.take([name])?;
                 self.promote(name).await
             }
         }
     }
 
     async fn see_volumes(&self) -> Result<Seen, HostError> {
-        let blockd = self.blockd.clone();
+        let blockd = self.volumes.blockd.clone();
         let found = blocking(move || {
             let names = blockd.names()?.into_iter();
             let seen = names.map(|name| (blockd.inspect(&name), name));
@@ -159,7 +159,7 @@ impl Host {
         });
         let found = found.await?;
         // Read after what they are to speak of.
-        let (records, known) = (self.store.vms()?, self.known()?);
+        let (records, known) = (self.parts.store.vms()?, self.known()?);
         let mut seen = Seen {
             is_complete: true,
             ..Seen::default()
@@ -187,7 +187,12 @@ impl Host {
             }
         }
         // What comes may have nothing here yet.
-        let coming = self.store.copies()?.into_iter().filter_map(|copy| copy.id);
+        let coming = self
+            .parts
+            .store
+            .copies()?
+            .into_iter()
+            .filter_map(|copy| copy.id);
         for id in coming {
             seen.others.entry(id).or_default();
         }

@@ -15,7 +15,7 @@
 //! | the other host for good | the snapshot stays; `forkyard-blockd unneed` gives it up |
 
 use super::{Links, SENT, VolumeError};
-use crate::{Host, HostError, blocking::blocking};
+use crate::{Host, HostError, blocking};
 use forkyard_blockd::{Need, Request};
 use forkyard_types::{ErrorKind, PeerSupply, VmName, VolumeAt};
 use forkyard_vm::lock;
@@ -101,16 +101,16 @@ impl Host {
             by: need.by.clone(),
         })
         .await?;
-        lock(&self.supplies.needs).insert(need.clone());
+        lock(&self.volumes.supplies.needs).insert(need.clone());
         self.serve_need(need);
         Ok(())
     }
 
     /// Goes on with the needs that a daemon before served.
     pub(super) async fn settle_needs(&self) -> Result<(), HostError> {
-        let blockd = self.blockd.clone();
+        let blockd = self.volumes.blockd.clone();
         for need in blocking(move || blockd.needs()).await? {
-            if lock(&self.supplies.needs).insert(need.clone()) {
+            if lock(&self.volumes.supplies.needs).insert(need.clone()) {
                 self.serve_need(need);
             }
         }
@@ -119,7 +119,7 @@ impl Host {
 
     /// A VM has gone: its new host may be served in full at once.
     pub(crate) fn supply_soon(&self) {
-        self.supplies.changed.notify_waiters();
+        self.volumes.supplies.changed.notify_waiters();
     }
 
     /// Serves a need by two lines, until it is over.
@@ -129,10 +129,12 @@ impl Host {
             tokio::spawn(async move {
                 loop {
                     let Some(host) = host.upgrade() else { return };
-                    if host.forks.is_closed() || !lock(&host.supplies.needs).contains(&need) {
+                    if host.forks.under_way.is_closed()
+                        || !lock(&host.volumes.supplies.needs).contains(&need)
+                    {
                         return;
                     }
-                    if fill && host.links.used_up(&need.by).is_some() {
+                    if fill && host.volumes.links.used_up(&need.by).is_some() {
                         // Until tomorrow, or until it is changed; what is read goes on the other line.
                         drop(host);
                         sleep(AGAIN).await;
@@ -158,7 +160,7 @@ impl Host {
                             );
                         }
                     }
-                    let soon = timeout(AGAIN, host.supplies.changed.notified());
+                    let soon = timeout(AGAIN, host.volumes.supplies.changed.notified());
                     let _ = soon.await;
                     drop(host);
                     // What was told of may take a moment there.
@@ -171,7 +173,7 @@ impl Host {
     /// Has another host fetch what it lacks, over one line. `NotFound` says that it lacks nothing.
     async fn dial(&self, need: &Need, fill: bool) -> Result<(), HostError> {
         let volume: VmName = need.volume.parse().map_err(|_| VolumeError::Answer)?;
-        let (blockd, name, of) = (self.blockd.clone(), volume.clone(), need.clone());
+        let (blockd, name, of) = (self.volumes.blockd.clone(), volume.clone(), need.clone());
         let opened = blocking(move || {
             let id = blockd.inspect(&name)?.id;
             Ok::<_, VolumeError>((id, blockd.serve(&of, fill)?))
@@ -181,7 +183,7 @@ impl Host {
             let why = || format!("{} is not here", need.snapshot);
             match error.kind() == ErrorKind::NotFound {
                 true => HostError::Invalid(why()),
-                false => error,
+                false => error.into(),
             }
         })?;
         let peer = self.peer(&need.by).map_err(|error| {
@@ -196,17 +198,17 @@ impl Host {
             snapshot: need.snapshot.clone(),
             fill,
         };
-        let line = timeout(self.options.patience, peer.supply(&volume, wanted));
+        let line = timeout(self.parts.options.patience, peer.supply(&volume, wanted));
         let line = line
             .await
-            .unwrap_or_else(|_| Err(crate::remote::late(self.options.patience)));
+            .unwrap_or_else(|_| Err(crate::remote::late(self.parts.options.patience)));
         let there = line.map_err(|source| HostError::Peer {
             peer: need.by.clone(),
             source,
         })?;
         let line = SupplyLine { server, said };
         let carried = line
-            .carry_metered(there, &self.links, (&need.by, fill))
+            .carry_metered(there, &self.volumes.links, (&need.by, fill))
             .await;
         if let Err(error) = carried {
             tracing::debug!(?need, %error, "line broken");
@@ -221,7 +223,7 @@ impl Host {
     }
 
     async fn need_is_over(&self, need: &Need) -> Result<(), HostError> {
-        if !lock(&self.supplies.needs).remove(need) {
+        if !lock(&self.volumes.supplies.needs).remove(need) {
             return Ok(());
         }
         let over = async {
@@ -240,7 +242,7 @@ impl Host {
         };
         let over = over.await;
         if over.is_err() {
-            lock(&self.supplies.needs).insert(need.clone());
+            lock(&self.volumes.supplies.needs).insert(need.clone());
         }
         over
     }
@@ -261,12 +263,12 @@ impl Host {
         if arrives && wanted.fill {
             return Err(coming().into());
         }
-        let (blockd, of) = (self.blockd.clone(), name.clone());
+        let (blockd, of) = (self.volumes.blockd.clone(), name.clone());
         match blocking(move || blockd.supply(&of, wanted)).await {
             Ok((server, said)) => Ok(SupplyLine { server, said }),
             // It may not have begun to come.
             Err(_) if arrives => Err(coming().into()),
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         }
     }
 }

@@ -32,8 +32,8 @@ impl Known {
 impl Host {
     pub(super) fn known(&self) -> Result<Known, HostError> {
         Ok(Known {
-            copies: self.store.copies()?,
-            terms: self.store.volume_terms()?,
+            copies: self.parts.store.copies()?,
+            terms: self.parts.store.volume_terms()?,
         })
     }
 
@@ -47,7 +47,7 @@ impl Host {
         let id = seen.as_ref().ok().map(|status| status.id.clone());
         let mut view = view(name, seen, records, &known.copies)?;
         view.node = self.homes().map(|homes| homes.own());
-        view.moving = self.guards.way(&view.name);
+        view.moving = self.volumes.guards.way(&view.name);
         view.term = match (&view.at, &id) {
             (None, Some(id)) => Some(known.term(&view.name, id)),
             (Some(_), _) | (_, None) => None,

@@ -33,7 +33,7 @@ struct Awaited<'a> {
 
 impl Drop for Awaited<'_> {
     fn drop(&mut self) {
-        lock(&self.host.moves.awaited).remove(&self.migration);
+        lock(&self.host.volumes.moves.awaited).remove(&self.migration);
     }
 }
 
@@ -45,12 +45,12 @@ impl Host {
         BringVolume { from, disk }: BringVolume,
     ) -> Result<VolumeMoved, HostError> {
         let volume = known_name(name)?;
-        if self.guards.is_unsettled(&volume) {
+        if self.volumes.guards.is_unsettled(&volume) {
             // It may have gone from here.
             self.settle_volume_moves().await;
         }
-        drop(self.guards.take([&volume])?);
-        let is_here = self.folders.volumes().join(volume.as_str()).is_dir();
+        drop(self.volumes.guards.take([&volume])?);
+        let is_here = self.parts.folders.volumes().join(volume.as_str()).is_dir();
         let copy = self.copy_of(&volume)?;
         if is_here && copy.is_none() {
             return Err(VolumeError::AtHome { volume }.into());
@@ -98,7 +98,7 @@ impl Host {
         let begun = Instant::now();
         let peer = self.peer(from)?;
         let migration = ForkId::random();
-        lock(&self.moves.awaited).insert(migration);
+        lock(&self.volumes.moves.awaited).insert(migration);
         let _awaited = Awaited {
             host: self,
             migration,
@@ -113,7 +113,7 @@ impl Host {
             .answer_or_volume(peer.volume_step(give), migration)
             .await;
         // Whatever was heard: what is recorded here says whether it came.
-        let landed = self.store.landed_volume(migration)?;
+        let landed = self.parts.store.landed_volume(migration)?;
         let report = match (landed, answer) {
             (Some(_), Ok(PeerVolumeAnswer::Given(moved))) => moved.report,
             (Some(term), _) => unreported(begun, term),
@@ -139,14 +139,14 @@ impl Host {
             if let Ok(answer) = timeout(LOOK, &mut answer).await {
                 return answer;
             }
-            if let Ok(Some(_)) = self.store.landed_volume(migration) {
+            if let Ok(Some(_)) = self.parts.store.landed_volume(migration) {
                 // The answer may be lost.
-                let answer = timeout(self.options.patience, answer).await;
-                return answer.unwrap_or_else(|_| Err(late(self.options.patience)));
+                let answer = timeout(self.parts.options.patience, answer).await;
+                return answer.unwrap_or_else(|_| Err(late(self.parts.options.patience)));
             }
             let quiet = self.incoming.volumes.quiet(migration);
             let quiet = quiet.unwrap_or_else(|| begun.elapsed());
-            if quiet >= self.options.patience * 2 {
+            if quiet >= self.parts.options.patience * 2 {
                 return Err(ApiError {
                     kind: ErrorKind::Timeout,
                     message: format!("nothing came for {} s", quiet.as_secs()),
@@ -183,7 +183,7 @@ impl Host {
         let asked = names.iter().map(|name| async move {
             let peer = neighbours.find(name).ok()?;
             let asked = peer.volume_step(PeerVolumeStep::Awaits(migration));
-            let answer = timeout(self.options.patience / 2, asked).await;
+            let answer = timeout(self.parts.options.patience / 2, asked).await;
             matches!(answer, Ok(Ok(PeerVolumeAnswer::Awaits(true)))).then_some(peer)
         });
         let mut found = join_all(asked).await.into_iter().flatten();

@@ -7,8 +7,7 @@
 
 use super::{super::over, plan::Plan};
 use crate::{
-    Host, HostError,
-    blocking::blocking,
+    Host, HostError, blocking,
     volumes::{VolumeError, is_private, writer_of},
 };
 use forkyard_blockd::{Held, Request, Status, Writer};
@@ -33,7 +32,7 @@ impl Host {
             PeerVolumeStep::Land(land) => self.land_volume(land).await,
             PeerVolumeStep::End(end) => self.end_volume(end).await,
             PeerVolumeStep::Awaits(migration) => {
-                let awaited = lock(&self.moves.awaited).contains(&migration);
+                let awaited = lock(&self.volumes.moves.awaited).contains(&migration);
                 Ok(PeerVolumeAnswer::Awaits(awaited))
             }
             PeerVolumeStep::Give(give) => self.give_volume(give).await,
@@ -53,12 +52,12 @@ impl Host {
             from,
             snapshots,
         } = prepare;
-        if self.guards.is_unsettled(&name) {
+        if self.volumes.guards.is_unsettled(&name) {
             // It may have been this host that sent it there.
             self.settle_volume_moves().await;
         }
         // Nothing begins to use the name meanwhile.
-        let _name = self.guards.begin_soon(&name, HERE).await?;
+        let _name = self.volumes.guards.begin_soon(&name, HERE).await?;
         let mut known = self.copy_of(&name)?;
         if let Some(copy) = &known
             && let Some(former) = copy.arriving
@@ -70,7 +69,7 @@ impl Host {
             known = self.copy_of(&name)?;
         }
         let found = self.status_if_any(&name).await?;
-        let records = self.store.vms()?;
+        let records = self.parts.store.vms()?;
         let taken = || VolumeError::Taken {
             volume: name.clone(),
         };
@@ -121,7 +120,7 @@ impl Host {
             }
             self.drop_snapshot(&at).await?;
         }
-        self.store.put_copy(&VolumeCopy {
+        self.parts.store.put_copy(&VolumeCopy {
             volume: name.clone(),
             id: Some(id),
             at: known.map_or(from, |copy| copy.at),
@@ -138,18 +137,18 @@ impl Host {
     }
 
     async fn status_if_any(&self, name: &VmName) -> Result<Option<Status>, HostError> {
-        let (blockd, looked) = (self.blockd.clone(), name.clone());
+        let (blockd, looked) = (self.volumes.blockd.clone(), name.clone());
         match blocking(move || blockd.inspect(&looked)).await {
             Ok(status) => Ok(Some(status)),
-            Err(HostError::Volume(error)) if error.is_missing() => Ok(None),
-            Err(error) => Err(error),
+            Err(error) if error.is_missing() => Ok(None),
+            Err(error) => Err(error.into()),
         }
     }
 
     /// Has a volume be at home here that has come.
     async fn land_volume(&self, land: PeerVolumeLand) -> Result<PeerVolumeAnswer, HostError> {
-        let _turn = self.moves.landing.lock().await;
-        if let Some(term) = self.store.landed_volume(land.migration)? {
+        let _turn = self.volumes.moves.landing.lock().await;
+        if let Some(term) = self.parts.store.landed_volume(land.migration)? {
             return Ok(PeerVolumeAnswer::Landed(term));
         }
         let copy = self.arriving(land.migration, &land.name)?;
@@ -178,7 +177,7 @@ impl Host {
             volume: record.volume.clone(),
             source,
         })?;
-        self.store.put_volume_landing(&record)?;
+        self.parts.store.put_volume_landing(&record)?;
         Ok(match self.settle_landing(&record).await? {
             Some(term) => PeerVolumeAnswer::Landed(term),
             None => PeerVolumeAnswer::Ended,
@@ -190,11 +189,11 @@ impl Host {
         &self,
         PeerVolumeEnd { migration, name }: PeerVolumeEnd,
     ) -> Result<PeerVolumeAnswer, HostError> {
-        let _turn = self.moves.landing.lock().await;
-        if let Some(term) = self.store.landed_volume(migration)? {
+        let _turn = self.volumes.moves.landing.lock().await;
+        if let Some(term) = self.parts.store.landed_volume(migration)? {
             return Ok(PeerVolumeAnswer::Landed(term));
         }
-        let mut landing = self.store.volumes_landing()?.into_iter();
+        let mut landing = self.parts.store.volumes_landing()?.into_iter();
         if let Some(record) = landing.find(|it| it.migration == migration)
             && let Some(term) = self.settle_landing(&record).await?
         {

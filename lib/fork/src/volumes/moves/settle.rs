@@ -7,7 +7,7 @@
 //! before it goes on; and a host that asked for the record asks again, so that either answer is final.
 
 use super::super::homes::Home;
-use crate::{Host, HostError, blocking::blocking, volumes::VolumeError};
+use crate::{Host, HostError, blocking, volumes::VolumeError};
 use forkyard_records::{KnownTerm, VolumeMove};
 use forkyard_types::{ByteCount, PeerVolumeAnswer, PeerVolumeEnd, PeerVolumeStep, Term};
 
@@ -72,22 +72,22 @@ impl Landing {
 impl Host {
     /// Holds volumes that a daemon before began to hand over.
     pub(crate) fn hold_leaving(&self) -> Result<(), HostError> {
-        for leaving in self.store.volumes_leaving()? {
-            self.guards.hold(&leaving.volume, &leaving.peer);
+        for leaving in self.parts.store.volumes_leaving()? {
+            self.volumes.guards.hold(&leaving.volume, &leaving.peer);
         }
         Ok(())
     }
 
     /// Settles moves of volumes, as far as the authority or the other hosts say how they ended.
     pub(crate) async fn settle_volume_moves(&self) {
-        for leaving in self.store.volumes_leaving().unwrap_or_default() {
+        for leaving in self.parts.store.volumes_leaving().unwrap_or_default() {
             // One that is under way is its task's.
-            if !self.guards.is_unsettled(&leaving.volume) {
+            if !self.volumes.guards.is_unsettled(&leaving.volume) {
                 continue;
             }
             match self.settle_leaving(&leaving).await {
                 Ok(outcome) => {
-                    self.guards.settled(&leaving.volume);
+                    self.volumes.guards.settled(&leaving.volume);
                     tracing::info!(volume = %leaving.volume, peer = leaving.peer, ?outcome, "settled");
                 }
                 Err(error) => {
@@ -95,8 +95,8 @@ impl Host {
                 }
             }
         }
-        for landing in self.store.volumes_landing().unwrap_or_default() {
-            let _turn = self.moves.landing.lock().await;
+        for landing in self.parts.store.volumes_landing().unwrap_or_default() {
+            let _turn = self.volumes.moves.landing.lock().await;
             match self.settle_landing(&landing).await {
                 Ok(outcome) => {
                     tracing::info!(volume = %landing.volume, peer = landing.peer, ?outcome, "settled");
@@ -163,7 +163,7 @@ impl Host {
     }
 
     fn volume_stays_here(&self, record: &VolumeMove, term: Term) -> Result<Outcome, HostError> {
-        self.store.volume_stays(&KnownTerm {
+        self.parts.store.volume_stays(&KnownTerm {
             volume: record.volume.clone(),
             id: record.id.clone(),
             term,
@@ -183,7 +183,7 @@ impl Host {
             source,
         };
         let own = homes.own();
-        let (blockd, name) = (self.blockd.clone(), record.volume.clone());
+        let (blockd, name) = (self.volumes.blockd.clone(), record.volume.clone());
         let status = blocking(move || blockd.inspect(&name)).await?;
         for _ in 0..TRIES {
             let said = homes.find(record.id.clone()).await.map_err(unsure)?;
@@ -208,7 +208,7 @@ impl Host {
                     }
                 }
                 Landing::Gone => {
-                    self.store.remove_volume_landing(&record.volume)?;
+                    self.parts.store.remove_volume_landing(&record.volume)?;
                     self.give_up_volumes(record.migration).await;
                     return Ok(None);
                 }
@@ -225,7 +225,7 @@ impl Host {
             id: record.id.clone(),
             term,
         };
-        self.store.volume_landed(record.migration, &known)?;
+        self.parts.store.volume_landed(record.migration, &known)?;
         self.incoming.volumes.forget(record.migration);
         Ok(())
     }

@@ -5,7 +5,7 @@
 //! when no VM is left. One of another version makes way for ours; VMs do not
 //! notice.
 
-use crate::{Folders, HostError, Options};
+use crate::{Folders, Options, PartsError};
 use forkyard_pager::{PagerClient, is_mounted};
 use forkyard_sys_host::private;
 use std::{
@@ -23,7 +23,7 @@ const ENDING: Duration = Duration::from_secs(5);
 const LOOK: Duration = Duration::from_millis(10);
 
 /// A client of this host's pager, started if there is none. Blocks.
-pub(crate) fn ensure(folders: &Folders, options: Options) -> Result<PagerClient, HostError> {
+pub fn ensure(folders: &Folders, options: Options) -> Result<PagerClient, PartsError> {
     let socket = folders.pager_socket();
     let program = folders.bin.join("forkyard-pager");
     let mount = folders.pages();
@@ -31,7 +31,7 @@ pub(crate) fn ensure(folders: &Folders, options: Options) -> Result<PagerClient,
         return Ok(pager);
     }
     let log = folders.run.join("pager.log");
-    let file = private::create(&log).map_err(HostError::io("write", &log))?;
+    let file = private::create(&log).map_err(PartsError::io("write", &log))?;
     let mut child = Command::new(&program)
         .arg("--mount")
         .arg(&mount)
@@ -43,7 +43,7 @@ pub(crate) fn ensure(folders: &Folders, options: Options) -> Result<PagerClient,
         .stderr(file)
         .process_group(0)
         .spawn()
-        .map_err(HostError::io("run", &program))?;
+        .map_err(PartsError::io("run", &program))?;
     let mut line = String::new();
     if let Some(stdout) = child.stdout.take() {
         // End of file, too, is an answer: it has ended.
@@ -53,7 +53,7 @@ pub(crate) fn ensure(folders: &Folders, options: Options) -> Result<PagerClient,
         let _ = child.kill();
         let _ = child.wait();
         let said = fs::read_to_string(&log).unwrap_or_default();
-        return Err(HostError::PagerDidNotStart {
+        return Err(PartsError::PagerDidNotStart {
             said: said.trim_end().to_owned(),
         });
     }
@@ -68,7 +68,7 @@ fn found(
     mount: &Path,
     program: &Path,
     options: Options,
-) -> Result<Option<PagerClient>, HostError> {
+) -> Result<Option<PagerClient>, PartsError> {
     let begun = Instant::now();
     loop {
         let pager = match PagerClient::connect_with(socket, options.patience) {
@@ -90,7 +90,7 @@ fn found(
             let said = format!(
                 "another pager runs and cannot be used: {refused}; `forkyard doctor` says more"
             );
-            return Err(HostError::PagerDidNotStart { said });
+            return Err(PartsError::PagerDidNotStart { said });
         }
         sleep(LOOK);
     }

@@ -5,7 +5,7 @@
 //! disk slice. An imported image comes before a recipe of its name, should a
 //! later version bring one.
 
-use crate::{Folders, HostError, blocking::blocking, events};
+use crate::{Folders, PartsError, blocking::blocking};
 use forkyard_events::Broadcast;
 use forkyard_guest_image::{
     Cache, Cancel, Dockerfile, GuestFiles, ImageFile, ImportError, Imported, Kernel, KernelChoice,
@@ -14,7 +14,8 @@ use forkyard_guest_image::{
 use forkyard_image::{Lineage, write_file};
 use forkyard_pager::{PagerClient, PagerError, Refusal};
 use forkyard_types::{
-    ByteCount, GuestImage, ImageId, ImageName, ImageOrigin, ImageReference, Start,
+    ByteCount, EventSubject, GuestImage, ImageChanged, ImageId, ImageName, ImageOrigin,
+    ImageReference, Occurrence, Start,
 };
 use std::{
     collections::BTreeSet,
@@ -27,7 +28,7 @@ use std::{
 
 /// Files that a VM boots from.
 #[derive(Clone, Debug)]
-pub(crate) struct Base {
+pub struct Base {
     /// Kernel.
     pub kernel: PathBuf,
     /// Initramfs, which contains the agent.
@@ -38,13 +39,14 @@ pub(crate) struct Base {
 
 /// Makes bases.
 #[derive(Clone, Debug)]
-pub(crate) struct Bases {
+pub struct Bases {
     folders: Folders,
     pager: PagerClient,
     events: Broadcast,
 }
 
 impl Bases {
+    /// Makes bases in the cache of a host, which its pager serves.
     pub fn new(folders: Folders, pager: PagerClient, events: Broadcast) -> Self {
         Self {
             folders,
@@ -54,7 +56,7 @@ impl Bases {
     }
 
     /// The base of an image, built if need be, which takes a minute.
-    pub async fn base(&self, image: String, kernel: Option<String>) -> Result<Base, HostError> {
+    pub async fn base(&self, image: String, kernel: Option<String>) -> Result<Base, PartsError> {
         let this = self.clone();
         blocking(move || {
             let cache = this.cache();
@@ -71,14 +73,14 @@ impl Bases {
                     let had = this.disk(&image).is_ok();
                     let file = cache.image(&recipe, narrate)?;
                     if !had {
-                        events::image(&this.events, &image, Some(allocated(&file.path)?));
+                        tell(&this.events, &image, Some(allocated(&file.path)?));
                     }
                     file
                 }
-                (None, None) => return Err(HostError::NoSuchImage { name: image }),
+                (None, None) => return Err(PartsError::NoSuchImage { name: image }),
             };
             let disk = this.publish(&file)?;
-            Ok::<_, HostError>(Base {
+            Ok::<_, PartsError>(Base {
                 kernel: kernel.image,
                 initramfs,
                 disk,
@@ -88,27 +90,27 @@ impl Bases {
     }
 
     /// The kernel and the initramfs of a VM whose disk is there already.
-    pub async fn kernel(&self, kernel: Option<String>) -> Result<(PathBuf, PathBuf), HostError> {
+    pub async fn kernel(&self, kernel: Option<String>) -> Result<(PathBuf, PathBuf), PartsError> {
         let this = self.clone();
         blocking(move || {
             let kernel = this.cache().kernel(&kernel_choice(kernel), narrate)?;
             let initramfs = this.initramfs(&kernel)?;
-            Ok::<_, HostError>((kernel.image, initramfs))
+            Ok::<_, PartsError>((kernel.image, initramfs))
         })
         .await
     }
 
-    fn initramfs(&self, kernel: &Kernel) -> Result<PathBuf, HostError> {
+    fn initramfs(&self, kernel: &Kernel) -> Result<PathBuf, PartsError> {
         let guest = GuestFiles::in_dir(&self.folders.guest());
         Ok(self.cache().initramfs(kernel, &guest)?)
     }
 
     /// Every recipe there is, and every imported image.
-    pub async fn list(&self) -> Result<Vec<GuestImage>, HostError> {
+    pub async fn list(&self) -> Result<Vec<GuestImage>, PartsError> {
         let this = self.clone();
         blocking(move || {
             let folder = this.folders.recipes();
-            let listing = fs::read_dir(&folder).map_err(HostError::io("list", &folder))?;
+            let listing = fs::read_dir(&folder).map_err(PartsError::io("list", &folder))?;
             let mut names: Vec<_> = listing
                 .filter_map(|entry| Some(entry.ok()?.path()))
                 .filter(|path| path.extension().is_some_and(|kind| kind == "toml"))
@@ -129,19 +131,19 @@ impl Bases {
             for image in &imported {
                 images.push(view_of_imported(image)?);
             }
-            Ok::<_, HostError>(images)
+            Ok::<_, PartsError>(images)
         })
         .await
     }
 
     /// Builds an image now.
-    pub async fn build(&self, name: String) -> Result<GuestImage, HostError> {
+    pub async fn build(&self, name: String) -> Result<GuestImage, PartsError> {
         self.base(name.clone(), None).await?;
         self.inspect(name).await
     }
 
     /// Removes a built image from the cache. No VM may be using it.
-    pub async fn remove(&self, name: String) -> Result<GuestImage, HostError> {
+    pub async fn remove(&self, name: String) -> Result<GuestImage, PartsError> {
         let this = self.clone();
         blocking(move || {
             if let Some(image) = this.imported(&name)? {
@@ -151,7 +153,7 @@ impl Bases {
                 };
                 this.retire(&image.file)?;
                 this.cache().remove_imported(&image)?;
-                events::image(&this.events, &name, None);
+                tell(&this.events, &name, None);
                 return Ok(gone);
             }
             let recipe = this.recipe(&name)?;
@@ -163,7 +165,7 @@ impl Bases {
             {
                 this.retire(file)?;
                 this.cache().remove(file)?;
-                events::image(&this.events, &name, None);
+                tell(&this.events, &name, None);
             }
             this.view(&recipe, &[])
         })
@@ -171,7 +173,7 @@ impl Bases {
     }
 
     /// Has the pager serve a root disk no longer.
-    fn retire(&self, file: &ImageFile) -> Result<(), HostError> {
+    fn retire(&self, file: &ImageFile) -> Result<(), PartsError> {
         match self.pager.retire(image_id(file)) {
             Ok(()) | Err(PagerError::Refused(Refusal::UnknownImage { .. })) => {}
             Err(error) => return Err(error.into()),
@@ -179,14 +181,14 @@ impl Bases {
         let layer = self.layer_path(file);
         match fs::remove_file(&layer) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                Err(HostError::io("remove", &layer)(error))
+                Err(PartsError::io("remove", &layer)(error))
             }
             Ok(()) | Err(_) => Ok(()),
         }
     }
 
     /// The imported image of this name.
-    fn imported(&self, name: &str) -> Result<Option<Imported>, HostError> {
+    fn imported(&self, name: &str) -> Result<Option<Imported>, PartsError> {
         let mut images = self.cache().imported()?.into_iter();
         Ok(images.find(|image| image.file.name == name))
     }
@@ -198,10 +200,10 @@ impl Bases {
         source: Source,
         from: impl Read,
         cancel: &Cancel,
-    ) -> Result<GuestImage, HostError> {
+    ) -> Result<GuestImage, PartsError> {
         let imported = self.cache().import(name, source, from, cancel, narrate)?;
         let view = view_of_imported(&imported)?;
-        events::image(&self.events, &view.name, view.built);
+        tell(&self.events, &view.name, view.built);
         Ok(view)
     }
 
@@ -212,11 +214,11 @@ impl Bases {
         (reference, reach): (&ImageReference, Reach),
         what: (Option<ByteCount>, Start),
         cancel: &Cancel,
-    ) -> Result<GuestImage, HostError> {
+    ) -> Result<GuestImage, PartsError> {
         let from = (reference, reach);
         let pulled = self.cache().pull(name, from, what, cancel, narrate)?;
         let view = view_of_imported(&pulled)?;
-        events::image(&self.events, &view.name, view.built);
+        tell(&self.events, &view.name, view.built);
         Ok(view)
     }
 
@@ -227,13 +229,13 @@ impl Bases {
         (dockerfile, size, start): (&Dockerfile, Option<ByteCount>, Start),
         context: impl Read,
         cancel: &Cancel,
-    ) -> Result<GuestImage, HostError> {
+    ) -> Result<GuestImage, PartsError> {
         let what = (size, start);
         let built = self
             .cache()
             .build(name, dockerfile, what, context, cancel, narrate)?;
         let view = view_of_imported(&built)?;
-        events::image(&self.events, &view.name, view.built);
+        tell(&self.events, &view.name, view.built);
         Ok(view)
     }
 
@@ -244,19 +246,19 @@ impl Bases {
         (vm, image): (&str, &str),
         disk: File,
         what: &Scrub,
-    ) -> Result<GuestImage, HostError> {
+    ) -> Result<GuestImage, PartsError> {
         // What its image runs is on the disk.
         let entry = self.imported(image)?.and_then(|image| image.entry);
         let made = self
             .cache()
             .commit(name, (vm, entry), disk, what, narrate)?;
         let view = view_of_imported(&made)?;
-        events::image(&self.events, &view.name, view.built);
+        tell(&self.events, &view.name, view.built);
         Ok(view)
     }
 
     /// The image of this name: one that was imported, or a recipe's.
-    pub async fn inspect(&self, name: String) -> Result<GuestImage, HostError> {
+    pub async fn inspect(&self, name: String) -> Result<GuestImage, PartsError> {
         let this = self.clone();
         blocking(move || match this.imported(&name)? {
             Some(image) => view_of_imported(&image),
@@ -266,11 +268,11 @@ impl Bases {
     }
 
     /// Refuses a name that is taken. Blocks for a moment.
-    pub fn refuse_taken(&self, name: &ImageName) -> Result<(), HostError> {
+    pub fn refuse_taken(&self, name: &ImageName) -> Result<(), PartsError> {
         let recipe = self.folders.recipes().join(format!("{name}.toml"));
         let name = name.to_string();
         if recipe.exists() {
-            return Err(HostError::RecipeOfThatName { name });
+            return Err(PartsError::RecipeOfThatName { name });
         }
         match self.imported(&name)? {
             Some(_) => Err(ImportError::Taken { name }.into()),
@@ -279,7 +281,7 @@ impl Bases {
     }
 
     /// The disk of an image that has been built or imported. Blocks.
-    pub fn disk(&self, name: &str) -> Result<PathBuf, HostError> {
+    pub fn disk(&self, name: &str) -> Result<PathBuf, PartsError> {
         if let Some(image) = self.imported(name)? {
             return Ok(image.file.path);
         }
@@ -289,7 +291,7 @@ impl Bases {
         let mut built = built.into_iter();
         match built.find(|file| file.name == name && file.key == key) {
             Some(file) => Ok(file.path),
-            None => Err(HostError::NotBuilt {
+            None => Err(PartsError::NotBuilt {
                 name: name.to_owned(),
             }),
         }
@@ -297,14 +299,14 @@ impl Bases {
 
     /// The root disk that a VM's lowest slice lies over: the slice says which,
     /// and is believed if that is one of those there are. Of one that lies over nothing, an image of the same size. Blocks.
-    pub fn below(&self, slice: &Path) -> Result<PathBuf, HostError> {
-        let failed = HostError::io("read", slice);
+    pub fn below(&self, slice: &Path) -> Result<PathBuf, PartsError> {
+        let failed = PartsError::io("read", slice);
         let says = backing_of(slice).map_err(failed)?;
-        let size = size_of(slice).map_err(HostError::io("read", slice))?;
+        let size = size_of(slice).map_err(PartsError::io("read", slice))?;
         let known = self.published()?;
         let mut disks = known.into_iter().map(|id| self.folders.page_image(id));
         let unknown =
-            || HostError::io("find what lies under", slice)(io::ErrorKind::NotFound.into());
+            || PartsError::io("find what lies under", slice)(io::ErrorKind::NotFound.into());
         let found = match says {
             Some(says) => disks.find(|disk| *disk == says),
             // It lies over nothing, and so over any image of its size that it hides all of.
@@ -314,28 +316,28 @@ impl Bases {
     }
 
     /// Removes what imports have left that an earlier daemon did not finish.
-    pub async fn sweep(&self) -> Result<(), HostError> {
+    pub async fn sweep(&self) -> Result<(), PartsError> {
         let cache = self.cache();
-        blocking(move || cache.sweep()).await
+        Ok(blocking(move || cache.sweep()).await?)
     }
 
     fn cache(&self) -> Cache {
         Cache::new(&self.folders.cache).unpacking_by(self.folders.bin.join("forkyard-unpack"))
     }
 
-    fn recipe(&self, name: &str) -> Result<Recipe, HostError> {
+    fn recipe(&self, name: &str) -> Result<Recipe, PartsError> {
         let plain =
             !name.is_empty() && name.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-');
         let path = self.folders.recipes().join(format!("{name}.toml"));
         if !plain || !path.exists() {
-            return Err(HostError::NoSuchImage {
+            return Err(PartsError::NoSuchImage {
                 name: name.to_owned(),
             });
         }
         Ok(Recipe::load(&path)?)
     }
 
-    fn view(&self, recipe: &Recipe, built: &[ImageFile]) -> Result<GuestImage, HostError> {
+    fn view(&self, recipe: &Recipe, built: &[ImageFile]) -> Result<GuestImage, PartsError> {
         let key = recipe.key()?;
         let file = built
             .iter()
@@ -360,7 +362,7 @@ impl Bases {
     }
 
     /// Makes a root disk a page image, once, and has the pager serve it.
-    fn publish(&self, file: &ImageFile) -> Result<PathBuf, HostError> {
+    fn publish(&self, file: &ImageFile) -> Result<PathBuf, PartsError> {
         let id = image_id(file);
         let lineage = Lineage {
             image: id,
@@ -372,8 +374,8 @@ impl Bases {
             return Ok(served);
         }
         if !path.exists() {
-            let failed = HostError::io("write", &path);
-            let raw = File::open(&file.path).map_err(HostError::io("read", &file.path))?;
+            let failed = PartsError::io("write", &path);
+            let raw = File::open(&file.path).map_err(PartsError::io("read", &file.path))?;
             let folder = path.parent().unwrap_or(Path::new("/"));
             // Written under no name and then linked in: a reader that sees the name
             // sees all of it, and what breaks off leaves nothing.
@@ -381,9 +383,9 @@ impl Bases {
             write_file(&raw, lineage, whole.as_file())?;
             whole
                 .persist(&path)
-                .map_err(|e| HostError::io("write", &path)(e.error))?;
+                .map_err(|e| PartsError::io("write", &path)(e.error))?;
         }
-        let layer = File::open(&path).map_err(HostError::io("read", &path))?;
+        let layer = File::open(&path).map_err(PartsError::io("read", &path))?;
         match self.pager.publish(lineage, layer) {
             // Two VMs may boot from it for the first time at once.
             Ok(()) | Err(PagerError::Refused(Refusal::AlreadyExists { .. })) => Ok(served),
@@ -392,30 +394,30 @@ impl Bases {
     }
 
     /// Has the pager serve every root disk there is.
-    pub async fn serve_built(&self) -> Result<(), HostError> {
+    pub async fn serve_built(&self) -> Result<(), PartsError> {
         let this = self.clone();
         blocking(move || {
             for file in this.disks()? {
                 this.publish(&file)?;
             }
-            Ok::<_, HostError>(())
+            Ok::<_, PartsError>(())
         })
         .await
     }
 
     /// The name of a guest image that was built.
-    pub fn name_of(&self, image: ImageId) -> Result<String, HostError> {
+    pub fn name_of(&self, image: ImageId) -> Result<String, PartsError> {
         let known = self.disks()?.into_iter();
         let mut files = known.filter(|file| image_id(file) == image);
-        let unknown = || HostError::Invalid(format!("page image {image} is no guest image"));
+        let unknown = || PartsError::Invalid(format!("page image {image} is no guest image"));
         files.next().map(|file| file.name).ok_or_else(unknown)
     }
 
     /// The file of a guest image that was built.
-    pub fn layer_of(&self, image: ImageId) -> Result<PathBuf, HostError> {
+    pub fn layer_of(&self, image: ImageId) -> Result<PathBuf, PartsError> {
         let known = self.disks()?.into_iter();
         let mut files = known.filter(|file| image_id(file) == image);
-        let unknown = || HostError::Invalid(format!("page image {image} is no guest image"));
+        let unknown = || PartsError::Invalid(format!("page image {image} is no guest image"));
         files
             .next()
             .map(|file| self.layer_path(&file))
@@ -423,17 +425,26 @@ impl Bases {
     }
 
     /// The root disks that the pager may be serving.
-    pub fn published(&self) -> Result<BTreeSet<ImageId>, HostError> {
+    pub fn published(&self) -> Result<BTreeSet<ImageId>, PartsError> {
         Ok(self.disks()?.iter().map(image_id).collect())
     }
 
     /// Every disk, built or imported.
-    fn disks(&self) -> Result<Vec<ImageFile>, HostError> {
+    fn disks(&self) -> Result<Vec<ImageFile>, PartsError> {
         let mut files = self.cache().images()?;
         let imported = self.cache().imported()?;
         files.extend(imported.into_iter().map(|image| image.file));
         Ok(files)
     }
+}
+
+/// A guest image takes so much disk from here on; none: it was removed.
+fn tell(events: &Broadcast, name: &str, built: Option<ByteCount>) {
+    let subject = EventSubject {
+        image: Some(name.to_owned()),
+        ..EventSubject::default()
+    };
+    events.publish(subject, Occurrence::ImageChanged(ImageChanged { built }));
 }
 
 /// Derives an image's id from its content, so that it is the same on every host
@@ -444,7 +455,7 @@ fn image_id(file: &ImageFile) -> ImageId {
 }
 
 /// The file that a slice says it lies over; none: it has all of its disk. Blocks for two small reads.
-pub(crate) fn backing_of(slice: &Path) -> io::Result<Option<PathBuf>> {
+pub fn backing_of(slice: &Path) -> io::Result<Option<PathBuf>> {
     let file = File::open(slice)?;
     let mut header = [0; 20];
     file.read_exact_at(&mut header, 0)?;
@@ -472,7 +483,7 @@ fn kernel_choice(file: Option<String>) -> KernelChoice {
     file.map_or(KernelChoice::Debian, |path| KernelChoice::File(path.into()))
 }
 
-fn view_of_imported(image: &Imported) -> Result<GuestImage, HostError> {
+fn view_of_imported(image: &Imported) -> Result<GuestImage, PartsError> {
     Ok(GuestImage {
         name: image.file.name.clone(),
         summary: image.summary.clone(),
@@ -489,8 +500,8 @@ fn narrate(event: forkyard_guest_image::Event<'_>) {
 }
 
 /// Bytes a file takes on disk.
-pub(crate) fn allocated(path: &Path) -> Result<ByteCount, HostError> {
+pub fn allocated(path: &Path) -> Result<ByteCount, PartsError> {
     use std::os::unix::fs::MetadataExt;
-    let facts = fs::metadata(path).map_err(HostError::io("look at", path))?;
+    let facts = fs::metadata(path).map_err(PartsError::io("look at", path))?;
     Ok(ByteCount(facts.blocks() * 512))
 }

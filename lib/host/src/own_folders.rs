@@ -3,7 +3,7 @@
 //! A folder that is there and holds other things than Forkyard's is refused, before anything is
 //! changed in it. Folders that a start made go again if it fails.
 
-use crate::{Folders, HostError};
+use crate::{Folders, PartsError};
 use std::{
     fs::{self, File},
     io::{self, ErrorKind, Write},
@@ -41,7 +41,7 @@ const OURS: [&str; 16] = [
 
 /// Folders of a daemon that starts, which has them alone.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub struct Held {
     folders: Folders,
     /// Those that this start made, the upper ones first, and then the locks that it made.
     made: Vec<PathBuf>,
@@ -52,14 +52,14 @@ pub(crate) struct Held {
 impl Held {
     /// Makes them, and locks that of sockets and that of records. Of those that it makes none stays
     /// if it fails.
-    pub fn take(folders: &Folders) -> Result<Self, HostError> {
+    pub fn take(folders: &Folders) -> Result<Self, PartsError> {
         for folder in [&folders.state, &folders.cache] {
             not_too_long(folder)?;
         }
         if absolute(&folders.state).ok() == absolute(&folders.run).ok() {
             let text = "the run folder and the folder of records are one: choose another for either \
                 (FORKYARD_RUN_DIR, FORKYARD_STATE_DIR)";
-            return Err(HostError::Invalid(text.to_owned()));
+            return Err(PartsError::Invalid(text.to_owned()));
         }
         let mut made = Vec::new();
         let held = make(folders, &mut made).and_then(|()| lock_both(folders, &mut made));
@@ -74,6 +74,11 @@ impl Held {
                 Err(error)
             }
         }
+    }
+
+    /// Returns their paths.
+    pub fn folders(&self) -> &Folders {
+        &self.folders
     }
 
     /// Keeps the folders for as long as what this returns is open.
@@ -108,7 +113,7 @@ fn remove(made: &[PathBuf]) {
 }
 
 /// Makes the folders that are missing, notes those, and makes sure that QEMUs may pass them.
-fn make(folders: &Folders, made: &mut Vec<PathBuf>) -> Result<(), HostError> {
+fn make(folders: &Folders, made: &mut Vec<PathBuf>) -> Result<(), PartsError> {
     let (disks, sockets) = (folders.all_disks(), folders.all_sockets());
     for (folder, is_own) in [
         (&folders.state, true),
@@ -129,7 +134,7 @@ fn make(folders: &Folders, made: &mut Vec<PathBuf>) -> Result<(), HostError> {
     Ok(())
 }
 
-fn make_one(folder: &Path, made: &mut Vec<PathBuf>) -> Result<(), HostError> {
+fn make_one(folder: &Path, made: &mut Vec<PathBuf>) -> Result<(), PartsError> {
     let mode = match fs::metadata(folder) {
         Ok(there) => there.permissions().mode() & 0o7777 | MODE,
         Err(_) => {
@@ -137,20 +142,20 @@ fn make_one(folder: &Path, made: &mut Vec<PathBuf>) -> Result<(), HostError> {
             let mut missing: Vec<_> = missing.map(Path::to_owned).collect();
             missing.reverse();
             made.append(&mut missing);
-            fs::create_dir_all(folder).map_err(HostError::io("create", folder))?;
+            fs::create_dir_all(folder).map_err(PartsError::io("create", folder))?;
             MODE
         }
     };
     let mode = fs::Permissions::from_mode(mode);
-    fs::set_permissions(folder, mode).map_err(HostError::io("open up", folder))
+    fs::set_permissions(folder, mode).map_err(PartsError::io("open up", folder))
 }
 
 /// Refuses a folder that holds something, and nothing of Forkyard's.
-fn refuse_foreign(folder: &Path) -> Result<(), HostError> {
+fn refuse_foreign(folder: &Path) -> Result<(), PartsError> {
     let entries = match fs::read_dir(folder) {
         Ok(entries) => entries,
         Err(error) if error.kind() == ErrorKind::NotFound => return Ok(()),
-        Err(error) => return Err(HostError::io("read", folder)(error)),
+        Err(error) => return Err(PartsError::io("read", folder)(error)),
     };
     let names = entries.flatten().map(|entry| entry.file_name());
     // Of a disk of its own.
@@ -159,7 +164,7 @@ fn refuse_foreign(folder: &Path) -> Result<(), HostError> {
         || names.any(|name| OURS.iter().any(|ours| name.as_bytes() == ours.as_bytes()));
     match is_ours {
         true => Ok(()),
-        false => Err(HostError::ForeignFolder {
+        false => Err(PartsError::ForeignFolder {
             folder: folder.into(),
         }),
     }
@@ -170,11 +175,11 @@ fn refuse_foreign(folder: &Path) -> Result<(), HostError> {
 const LONGEST: usize = 400;
 
 /// Refuses a folder in which files could have paths that are too long, before anything is made.
-fn not_too_long(folder: &Path) -> Result<(), HostError> {
+fn not_too_long(folder: &Path) -> Result<(), PartsError> {
     let path = absolute(folder).unwrap_or_else(|_| folder.to_owned());
     match path.as_os_str().len() {
         ..=LONGEST => Ok(()),
-        length => Err(HostError::Invalid(format!(
+        length => Err(PartsError::Invalid(format!(
             "the path of the folder {}… has {length} bytes, and {LONGEST} at most: choose a shorter one \
              (FORKYARD_STATE_DIR, FORKYARD_CACHE_DIR)",
             folder
@@ -189,17 +194,17 @@ fn not_too_long(folder: &Path) -> Result<(), HostError> {
 
 /// QEMUs run as users of their own: every folder above their files must let
 /// them through.
-fn passable(folder: &Path) -> Result<(), HostError> {
+fn passable(folder: &Path) -> Result<(), PartsError> {
     let folder = folder
         .canonicalize()
-        .map_err(HostError::io("find", folder))?;
+        .map_err(PartsError::io("find", folder))?;
     for above in folder.ancestors() {
         let mode = fs::metadata(above)
-            .map_err(HostError::io("look at", above))?
+            .map_err(PartsError::io("look at", above))?
             .permissions()
             .mode();
         if mode & 0o001 == 0 {
-            return Err(HostError::NotPassable {
+            return Err(PartsError::NotPassable {
                 folder: above.into(),
             });
         }
@@ -207,13 +212,13 @@ fn passable(folder: &Path) -> Result<(), HostError> {
     Ok(())
 }
 
-fn lock_both(folders: &Folders, made: &mut Vec<PathBuf>) -> Result<[File; 2], HostError> {
-    let locked = HostError::Locked {
+fn lock_both(folders: &Folders, made: &mut Vec<PathBuf>) -> Result<[File; 2], PartsError> {
+    let locked = PartsError::Locked {
         run: folders.run.clone(),
     };
     let run = lock(&folders.run.join(LOCK), made)?.ok_or(locked)?;
     let path = folders.state.join(LOCK);
-    let state = lock(&path, made)?.ok_or_else(|| HostError::StateLocked {
+    let state = lock(&path, made)?.ok_or_else(|| PartsError::StateLocked {
         state: folders.state.clone(),
         run: fs::read_to_string(&path).unwrap_or_default().into(),
     })?;
@@ -224,16 +229,17 @@ fn lock_both(folders: &Folders, made: &mut Vec<PathBuf>) -> Result<[File; 2], Ho
 }
 
 /// Locks a file, and notes it if it had to be made; none if another process has it.
-fn lock(path: &Path, made: &mut Vec<PathBuf>) -> Result<Option<File>, HostError> {
+fn lock(path: &Path, made: &mut Vec<PathBuf>) -> Result<Option<File>, PartsError> {
     loop {
         let is_new = !path.exists();
         // A user that could open it could hold the lock.
-        let file = forkyard_sys_host::private::open(path).map_err(HostError::io("create", path))?;
+        let file =
+            forkyard_sys_host::private::open(path).map_err(PartsError::io("create", path))?;
         match file.try_lock() {
             Ok(()) => {}
             Err(fs::TryLockError::WouldBlock) => return Ok(None),
             Err(fs::TryLockError::Error(source)) => {
-                return Err(HostError::io("lock", path)(source));
+                return Err(PartsError::io("lock", path)(source));
             }
         }
         let number = |about: io::Result<fs::Metadata>| about.ok().map(|about| about.ino());
@@ -284,14 +290,14 @@ mod tests {
         let held = Held::take(&folders).expect("taken");
         assert!(matches!(
             Held::take(&folders),
-            Err(HostError::Locked { .. })
+            Err(PartsError::Locked { .. })
         ));
         let other = Folders {
             run: at("other"),
             ..folders.clone()
         };
         let refused = Held::take(&other).expect_err("the records are taken");
-        assert!(matches!(refused, HostError::StateLocked { run, .. } if run == folders.run));
+        assert!(matches!(refused, PartsError::StateLocked { run, .. } if run == folders.run));
         assert!(!at("other").exists());
         held.undo();
         let left: Vec<_> = fs::read_dir(folder.path())
