@@ -264,7 +264,11 @@ impl Host {
                 epoch: None,
             }),
             publish: request.network.publish.clone(),
-            data: request.data.iter().map(crate::volumes::data_disk).collect(),
+            data: request
+                .data
+                .iter()
+                .map(forkyard_volume_disks::data_disk)
+                .collect(),
             cpu,
         };
         self.parts.store.put_vm(&record)?;

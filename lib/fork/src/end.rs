@@ -219,7 +219,7 @@ impl Host {
         {
             tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "QEMU not ended");
         }
-        self.end_writer(&vm.record()).await;
+        self.volumes.disks.end_writer(&vm.record()).await;
         let kept = crate::dirty_tracking::forget_image(vm);
         if let Some(image) = kept {
             self.retire(image).await;
@@ -290,13 +290,13 @@ impl Host {
             self.retire(image).await;
         }
         match &record.volume {
-            Some(VolumeUse::Below(at)) => self.drop_unused(at).await,
+            Some(VolumeUse::Below(at)) => self.volumes.disks.drop_unused(at).await,
             // Of a VM whose QEMU an earlier daemon ended, or that did not come up.
-            Some(VolumeUse::Written { .. }) => self.end_writer(record).await,
+            Some(VolumeUse::Written { .. }) => self.volumes.disks.end_writer(record).await,
             None => {}
         }
-        self.end_data(record).await;
-        self.drop_data(&record.data).await;
+        self.volumes.disks.end_data(record).await;
+        self.volumes.disks.drop_data(&record.data).await;
         self.end_family_if_empty(record.family).await;
     }
 

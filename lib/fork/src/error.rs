@@ -142,7 +142,7 @@ pub enum HostError {
     Vmm(#[from] VmmError),
     /// Something cannot be done with a volume.
     #[error(transparent)]
-    Volume(#[from] VolumeError),
+    Volume(VolumeError),
     /// Something cannot be done with a substrate.
     #[error(transparent)]
     Substrate(#[from] SubstrateError),
@@ -292,6 +292,16 @@ impl From<PartsError> for HostError {
             PartsError::Network(error) => Self::Network(error),
             PartsError::Io { what, path, source } => Self::Io { what, path, source },
             other => Self::Parts(other),
+        }
+    }
+}
+
+impl From<VolumeError> for HostError {
+    fn from(error: VolumeError) -> Self {
+        match error {
+            VolumeError::Invalid(text) => Self::Invalid(text),
+            VolumeError::Parts(error) => error.into(),
+            other => Self::Volume(other),
         }
     }
 }

@@ -8,13 +8,13 @@
 use crate::{
     Host, HostError,
     snapshot::{AT_ONCE, Disk, WarmShell},
-    volumes::has_volume,
 };
 use forkyard_disk::copy_template;
 use forkyard_records::VmRecord;
 use forkyard_types::{ByteCount, ImageId, VolumeAt};
 use forkyard_vm::{RunningVm, Vm};
 use forkyard_vmm::{Limits, Machine, MachineSpec, Nic, Overlay, Owner};
+use forkyard_volume_disks::has_volume;
 use futures::{
     StreamExt,
     future::{self, join_all},
@@ -239,8 +239,8 @@ impl Host {
             booted: record.booted,
             accel: crate::accel_of(&record.accel),
             withheld: self.withheld(record)?,
-            disk: Some(self.root_disk(record).await?),
-            data: self.data_drives(record).await?,
+            disk: Some(self.volumes.disks.root_disk(record).await?),
+            data: self.volumes.disks.data_drives(record).await?,
             volumes: has_volume(record).then(|| self.parts.folders.sockets_of_volumes()),
             nic: Some(Nic { tap, mac }),
             limits: limits(record),

@@ -103,7 +103,7 @@ impl Host {
         // Also those that could not be taken over.
         let none = self.parts.store.vms().is_ok_and(|vms| vms.is_empty());
         if none && self.parts.registry().all().is_empty() && self.peers.remote_clones.is_empty() {
-            self.close_volumes().await;
+            self.volumes.disks.close_volumes().await;
             self.leave_networks().await;
             self.parts.close().await;
         }

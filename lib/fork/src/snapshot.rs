@@ -25,10 +25,7 @@ pub(crate) use persist::files;
 pub(crate) use shells::{AT_ONCE, Assigned, Vessel, WarmShell};
 pub(crate) use take::Taken;
 
-use crate::{
-    Folders, Host, HostError,
-    volumes::{branched, frozen, frozen_at},
-};
+use crate::{Folders, Host, HostError};
 use forkyard_agent_link::Growth;
 use forkyard_disk::{Backing, Format};
 use forkyard_network::Subnet;
@@ -39,6 +36,7 @@ use forkyard_types::{
     VolumeAt, VolumeUse,
 };
 use forkyard_vm::{UnderWay, Vm, VmError};
+use forkyard_volume_disks::{branched, frozen, frozen_at};
 use std::path::PathBuf;
 
 /// A VM at one instant.

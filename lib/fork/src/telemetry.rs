@@ -3,6 +3,7 @@
 
 use crate::HostError;
 use forkyard_types::{ForkReport, PageCount};
+pub use forkyard_volume_disks::SENT_BYTES;
 use metrics::{counter, histogram};
 
 /// Lengths of the phases of a fork, by phase.
@@ -17,9 +18,6 @@ pub const PAGES_SCANNED: &str = "forkyard_pages_scanned_total";
 pub const PAGES_CAPTURED: &str = "forkyard_pages_captured_total";
 /// Pages of images read until the clones that needed them were ready.
 pub const PAGES_FETCHED: &str = "forkyard_pages_fetched_total";
-
-/// Bytes of volumes sent to other hosts, by volume, and by why: all of it, or what had changed.
-pub const SENT_BYTES: &str = "forkyard_volume_sent_bytes_total";
 
 /// A fork under way. Dropped before it is `done`, it has failed.
 pub(crate) struct Counted {

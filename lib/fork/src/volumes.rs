@@ -22,7 +22,6 @@ mod attach;
 mod copies;
 mod data;
 mod doctor;
-mod error;
 mod guard;
 mod homes;
 mod law;
@@ -30,35 +29,28 @@ mod links;
 mod mirrors;
 mod moves;
 mod report;
-mod service;
 mod supply;
 mod view;
 
-pub(crate) use attach::{frozen_at, has_volume};
-pub(crate) use data::{branched, data_disk, frozen, private_name};
 pub(crate) use doctor::LeftVolume;
-pub use error::VolumeError;
+pub use forkyard_volume_disks::VolumeError;
 pub(crate) use guard::{Guards, Used};
 pub use homes::{Home, Homes};
 pub(crate) use links::Links;
 pub(crate) use mirrors::MirrorLines;
 pub(crate) use moves::Moves;
-pub(crate) use service::Blockd;
 pub(crate) use supply::Supplies;
 pub use supply::SupplyLine;
 
 use crate::{Host, HostError, blocking};
 use forkyard_blockd::{Counts, Encrypt, Request};
 use forkyard_host::Parts;
-use forkyard_records::VmRecord;
 use forkyard_types::{
-    ByteCount, CreateVolume, ExportVolume, ResizeVolume, SnapshotVolume, VmName, VolumeAt,
-    VolumeUse, VolumeView,
+    ByteCount, CreateVolume, ExportVolume, ResizeVolume, SnapshotVolume, VmName, VolumeView,
 };
-use std::path::PathBuf;
+use forkyard_volume_disks::{FORK, VolumeDisks, is_private, over, uses, writer_of};
+use std::{path::PathBuf, sync::Arc};
 
-/// Beginning of the names of snapshots that forks make. No user's snapshot has it.
-const FORK: &str = "fork-";
 /// Beginning of the names of snapshots that are sent to other hosts. No user's snapshot has it.
 pub(crate) const SENT: &str = "sent-";
 /// Beginning of the names of those that moves of volumes end with: with them go all that its user took.
@@ -69,8 +61,8 @@ const MIRRORED: &str = "mirror-";
 /// Volumes of this host: their server, their uses, and their ways to other hosts and from there.
 #[derive(Debug)]
 pub(crate) struct HostVolumes {
-    /// Serves them.
-    pub blockd: Blockd,
+    /// Those that VMs have as disks, and the server.
+    pub disks: VolumeDisks,
     pub supplies: Supplies,
     /// Budgets of links to other hosts.
     pub links: Links,
@@ -80,9 +72,9 @@ pub(crate) struct HostVolumes {
 }
 
 impl HostVolumes {
-    pub fn new(parts: &Parts, links: Links) -> Self {
+    pub fn new(parts: &Arc<Parts>, links: Links) -> Self {
         Self {
-            blockd: Blockd::new(&parts.folders, parts.options.patience),
+            disks: VolumeDisks::new(parts.clone()),
             supplies: Supplies::default(),
             links,
             mirrors: MirrorLines::default(),
@@ -95,7 +87,7 @@ impl HostVolumes {
 impl Host {
     /// Every volume, sorted by name.
     pub async fn volumes(&self) -> Result<Vec<VolumeView>, HostError> {
-        let blockd = self.volumes.blockd.clone();
+        let blockd = self.volumes.disks.blockd.clone();
         let all = blocking(move || {
             let seen = |name: VmName| match blockd.inspect(&name) {
                 // One may go as it is looked at.
@@ -117,14 +109,14 @@ impl Host {
 
     /// Counts of the volumes that are open.
     pub async fn volume_counts(&self) -> Result<Vec<Counts>, HostError> {
-        let blockd = self.volumes.blockd.clone();
+        let blockd = self.volumes.disks.blockd.clone();
         Ok(blocking(move || blockd.counts()).await?)
     }
 
     /// One volume.
     pub async fn volume(&self, name: &str) -> Result<VolumeView, HostError> {
         let volume = known_name(name)?;
-        let (blockd, name) = (self.volumes.blockd.clone(), volume.clone());
+        let (blockd, name) = (self.volumes.disks.blockd.clone(), volume.clone());
         let seen = blocking(move || Ok::<_, VolumeError>(blockd.inspect(&name))).await?;
         self.view_of_volume(volume, seen, (&self.parts.store.vms()?, &self.known()?))
     }
@@ -196,7 +188,7 @@ impl Host {
             snapshot: request.name.to_string(),
             at_once: false,
         };
-        self.ask_blockd(taken).await?;
+        self.volumes.disks.ask(taken).await?;
         self.volume(name).await
     }
 
@@ -219,11 +211,13 @@ impl Host {
             }
             .into());
         }
-        self.ask_blockd(Request::DropSnapshot {
-            name: volume.to_string(),
-            snapshot: snapshot.to_owned(),
-        })
-        .await?;
+        self.volumes
+            .disks
+            .ask(Request::DropSnapshot {
+                name: volume.to_string(),
+                snapshot: snapshot.to_owned(),
+            })
+            .await?;
         self.volume(name).await
     }
 
@@ -235,13 +229,15 @@ impl Host {
     ) -> Result<VolumeView, HostError> {
         let volume = known_name(name)?;
         let _used = self.volumes.guards.take([&volume])?;
-        self.refuse_in_use(&volume)?;
+        self.volumes.disks.refuse_in_use(&volume)?;
         self.refuse_copy(&volume)?;
-        self.ask_blockd(Request::Resize {
-            name: volume.to_string(),
-            size: request.size.0,
-        })
-        .await?;
+        self.volumes
+            .disks
+            .ask(Request::Resize {
+                name: volume.to_string(),
+                size: request.size.0,
+            })
+            .await?;
         self.volume(name).await
     }
 
@@ -250,7 +246,7 @@ impl Host {
         let volume = known_name(name)?;
         let _used = self.volumes.guards.take([&volume])?;
         let gone = self.volume(name).await?;
-        self.refuse_in_use(&volume)?;
+        self.volumes.disks.refuse_in_use(&volume)?;
         let records = self.parts.store.vms()?;
         if let Some(over) = records.iter().find(|it| uses(it, &volume)) {
             return Err(VolumeError::InUse {
@@ -264,7 +260,7 @@ impl Host {
             return self.refuse_copy(&volume).map(|()| gone);
         }
         let name = volume.to_string();
-        self.ask_blockd(Request::Remove { name }).await?;
+        self.volumes.disks.ask(Request::Remove { name }).await?;
         self.parts.store.forget_volume(&volume)?;
         if copy.is_none() {
             self.forget_home(&gone).await;
@@ -293,12 +289,14 @@ impl Host {
             self.refuse_written(&volume)?;
             self.refuse_copy(&volume)?;
         }
-        self.ask_blockd(Request::Export {
-            name: volume.to_string(),
-            snapshot: request.snapshot,
-            file: request.file,
-        })
-        .await?;
+        self.volumes
+            .disks
+            .ask(Request::Export {
+                name: volume.to_string(),
+                snapshot: request.snapshot,
+                file: request.file,
+            })
+            .await?;
         self.volume(name).await
     }
 
@@ -306,7 +304,7 @@ impl Host {
     async fn make_volume(&self, volume: &VmName, made: NewVolume) -> Result<(), HostError> {
         self.refuse_copy(volume)?;
         self.refuse_named_elsewhere(volume).await?;
-        let (blockd, name) = (self.volumes.blockd.clone(), volume.to_string());
+        let (blockd, name) = (self.volumes.disks.blockd.clone(), volume.to_string());
         let NewVolume {
             size,
             source,
@@ -330,7 +328,7 @@ impl Host {
         let entered = self.may_open(volume).await;
         if entered.is_err() {
             let name = volume.to_string();
-            self.ask_blockd(Request::Remove { name }).await?;
+            self.volumes.disks.ask(Request::Remove { name }).await?;
         }
         entered
     }
@@ -352,23 +350,6 @@ impl Host {
         Ok(blocking(move || bases.disk(&image)).await?)
     }
 
-    async fn ask_blockd(&self, request: Request) -> Result<(), HostError> {
-        let blockd = self.volumes.blockd.clone();
-        Ok(blocking(move || blockd.ask(&request).map(drop)).await?)
-    }
-
-    /// Refuses a volume that a VM writes, or will when it is started.
-    fn refuse_in_use(&self, volume: &VmName) -> Result<(), HostError> {
-        match writer_of(&self.parts.store.vms()?, volume) {
-            Some(vm) => Err(VolumeError::InUse {
-                volume: volume.clone(),
-                vm: vm.name.clone(),
-            }
-            .into()),
-            None => Ok(()),
-        }
-    }
-
     /// Refuses a volume that a VM writes now.
     fn refuse_written(&self, volume: &VmName) -> Result<(), HostError> {
         match writer_of(&self.parts.store.vms()?, volume) {
@@ -388,50 +369,6 @@ struct NewVolume {
     /// Raw disk that it is a copy of.
     source: Option<PathBuf>,
     encrypt: Option<Encrypt>,
-}
-
-/// The record of the VM that has a volume as its disk.
-fn writer_of<'a>(records: &'a [VmRecord], volume: &VmName) -> Option<&'a VmRecord> {
-    records.iter().find(|record| {
-        let root =
-            matches!(&record.volume, Some(VolumeUse::Written { volume: it, .. }) if it == volume);
-        let mut data = record.data.iter().filter_map(|disk| disk.written());
-        root || data.any(|(it, _)| it == volume)
-    })
-}
-
-fn uses(record: &VmRecord, volume: &VmName) -> bool {
-    let root = record.volume.as_ref().map(|it| it.volume());
-    let data = record.data.iter().flat_map(|disk| {
-        let written = disk.written().map(|(volume, _)| volume);
-        let below = disk.below().iter().map(|at| &at.volume);
-        written.into_iter().chain(below)
-    });
-    root.into_iter().chain(data).any(|it| it == volume)
-}
-
-/// Tells whether a volume is no user's, but that of a VM that has moved here, and of its clones.
-fn is_private(records: &[VmRecord], volume: &VmName) -> bool {
-    let mut disks = records.iter().flat_map(|record| &record.data);
-    disks.any(|disk| {
-        let written = disk.written().map(|(it, _)| it);
-        let mut all = written
-            .into_iter()
-            .chain(disk.below().iter().map(|at| &at.volume));
-        disk.is_private(volume) && all.any(|it| it == volume)
-    })
-}
-
-/// A VM's record lies over a snapshot, or is one.
-fn lies_over(record: &VmRecord, at: &VolumeAt) -> bool {
-    let root = matches!(&record.volume, Some(VolumeUse::Below(below)) if below == at);
-    root || record.data.iter().any(|disk| disk.below().contains(at))
-}
-
-/// Names of the VMs, checkpoints and warm shells over a snapshot.
-fn over(records: &[VmRecord], at: &VolumeAt) -> Vec<VmName> {
-    let over = records.iter().filter(|it| lies_over(it, at));
-    over.map(|record| record.name.clone()).collect()
 }
 
 fn known_name(name: &str) -> Result<VmName, HostError> {

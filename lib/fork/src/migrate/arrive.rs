@@ -14,7 +14,6 @@ use crate::{
     Host, HostError,
     remote::{Coming, received, unpacked},
     snapshot::{Disk, Layout, WarmShell},
-    volumes::frozen_at,
 };
 use forkyard_network::Ports;
 use forkyard_overlay::Generation;
@@ -25,6 +24,7 @@ use forkyard_types::{
     PeerRound, RemotePages, Terms, VmName,
 };
 use forkyard_vm::lock;
+use forkyard_volume_disks::frozen_at;
 use std::{
     collections::{BTreeMap, btree_map::Entry},
     sync::Mutex,

@@ -65,9 +65,9 @@ impl Host {
     /// Drops what an instant took of volumes, for the VM stays, or no copy of it could be kept.
     pub(super) async fn drop_copy(&self, snapshot: Snapshot) {
         if let Some(at) = snapshot.layout.disk.volume() {
-            self.drop_unused(at).await;
+            self.volumes.disks.drop_unused(at).await;
         }
-        self.drop_data(&snapshot.layout.data).await;
+        self.volumes.disks.drop_data(&snapshot.layout.data).await;
     }
 
     /// The VM stays here: nothing is kept.

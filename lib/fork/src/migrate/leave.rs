@@ -311,10 +311,10 @@ impl Host {
         leaving.sent.memory = snapshot.layout.memory;
         match snapshot.layout.disk.volume() {
             // It goes by snapshots of its own.
-            Some(at) => self.drop_unused(at).await,
+            Some(at) => self.volumes.disks.drop_unused(at).await,
             None => leaving.sent.disk = Some(self.disk_image(&snapshot.layout.disk).await?.image),
         }
-        self.drop_data(&snapshot.layout.data).await;
+        self.volumes.disks.drop_data(&snapshot.layout.data).await;
         leaving.devices = snapshot.devices.clone();
         let next = self.generation(vm, &leaving.body, None).await?;
         leaving.last.memory = next.image;

@@ -67,7 +67,7 @@ impl Host {
             Ok((to, UnixStream::from_std(from)?))
         });
         let (to, from) = pair.map_err(failed)?;
-        let (blockd, read) = (self.volumes.blockd.clone(), at.clone());
+        let (blockd, read) = (self.volumes.disks.blockd.clone(), at.clone());
         let whose = (hot, peer.name().to_owned());
         let counting = Counting {
             to,

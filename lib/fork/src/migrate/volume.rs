@@ -13,7 +13,7 @@ use crate::{
     Host, HostError, blocking,
     migrate::Sending,
     snapshot::Snapshot,
-    volumes::{SENT, SENT_ALL, VolumeError, private_name},
+    volumes::{SENT, SENT_ALL, VolumeError},
 };
 use forkyard_blockd::{Hot, Request};
 use forkyard_records::VmRecord;
@@ -21,6 +21,7 @@ use forkyard_types::{
     ByteCount, DataRole, DiskTransfer, ForkId, MigrationReport, PageCount, PeerDisk, PeerMigrated,
     PeerMigration, PeerVolume, VmName, VolumeAt, VolumeUse,
 };
+use forkyard_volume_disks::private_name;
 use futures::future::join_all;
 use std::sync::Arc;
 
@@ -187,7 +188,7 @@ impl Host {
         (mut volume, disk): (LeavingVolume, DiskTransfer),
         report: &mut MigrationReport,
     ) -> Result<(), HostError> {
-        let (blockd, name) = (self.volumes.blockd.clone(), volume.name.clone());
+        let (blockd, name) = (self.volumes.disks.blockd.clone(), volume.name.clone());
         let status = blocking(move || blockd.inspect(&name)).await?;
         if let Some(mirror) = status.mirrors.first() {
             return Err(VolumeError::Mirrored {
@@ -288,7 +289,7 @@ impl Host {
             name: volume.name.to_string(),
             since: since.clone(),
         };
-        let blockd = self.volumes.blockd.clone();
+        let blockd = self.volumes.disks.blockd.clone();
         let answer = blocking(move || blockd.ask(&asked)).await?;
         Ok(PageCount(answer.blocks().unwrap_or_default()))
     }
@@ -319,9 +320,9 @@ impl Host {
         leaving.volumes[number].left = Some(at.snapshot.clone());
         // Durable: a flush of the guest's there vouches for what it wrote here. And before that host
         // may lack any: it says itself when it does not any more.
-        let kept = match self.flush_volume(&at).await {
+        let kept = match self.volumes.disks.flush_volume(&at).await {
             Ok(()) => self.keep_for(&at, leaving.peer().name()).await,
-            Err(error) => Err(error),
+            Err(error) => Err(error.into()),
         };
         if let Err(error) = kept {
             let volume = &mut leaving.volumes[number];
@@ -385,10 +386,12 @@ impl Host {
         if let Some(copy) = &mut leaving.copy {
             copy.take(snapshot.clone());
         } else if let Some(at) = snapshot.layout.disk.volume() {
-            self.drop_later(at.clone());
+            self.volumes.disks.drop_later(at.clone());
         }
         if leaving.copy.is_none() {
-            self.drop_data_later(snapshot.layout.data.clone());
+            self.volumes
+                .disks
+                .drop_data_later(snapshot.layout.data.clone());
         }
         report.blocks_last = self.unsent(leaving).await?.0;
         let mut frozen = Vec::new();
@@ -431,7 +434,7 @@ impl Host {
             volume: volume.name.clone(),
             snapshot: format!("{SENT}{}", ForkId::random()),
         };
-        self.freeze_volume(&at).await?;
+        self.volumes.disks.freeze_volume(&at).await?;
         let since = volume.sent.replace(at.snapshot.clone());
         let there = volume.there.clone();
         let hot = None;

@@ -122,7 +122,7 @@ impl Host {
         volume: &VmName,
     ) -> Result<VolumeUse, HostError> {
         self.arriving(migration, volume)?;
-        let (blockd, name) = (self.volumes.blockd.clone(), volume.clone());
+        let (blockd, name) = (self.volumes.disks.blockd.clone(), volume.clone());
         let epoch = blocking(move || blockd.open(&name)).await?;
         Ok(VolumeUse::Written {
             volume: volume.clone(),
@@ -187,7 +187,7 @@ impl Host {
         let arrivals = &self.incoming.volumes;
         arrivals.change(migration, &volume, |arrival| arrival.failed = false);
         let (pieces, mut arriving) = mpsc::channel::<Bytes>(UNDER_WAY);
-        let (blockd, name) = (self.volumes.blockd.clone(), volume.clone());
+        let (blockd, name) = (self.volumes.disks.blockd.clone(), volume.clone());
         let taken = tokio::spawn(blocking(move || {
             let received = blockd.receive(&name, written, |to| {
                 while let Some(piece) = arriving.blocking_recv() {

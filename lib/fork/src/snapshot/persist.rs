@@ -105,10 +105,10 @@ impl Host {
             .pager_call(move |pager| pager.publish(lineage, memory))
             .await?;
         if let Some(at) = snapshot.layout.disk.volume() {
-            self.flush_volume(at).await?;
+            self.volumes.disks.flush_volume(at).await?;
         }
         for at in snapshot.layout.data.iter().flat_map(|disk| disk.below()) {
-            self.flush_volume(at).await?;
+            self.volumes.disks.flush_volume(at).await?;
         }
         record.memory_image = Some(lineage.image);
         record.state = VmState::Checkpoint;

@@ -199,7 +199,7 @@ impl Host {
             copy_template(template, slice, access)?;
         }
         // Known by their names already: they are removed with the record.
-        self.begin_branches(&mut record).await?;
+        self.volumes.disks.begin_branches(&mut record).await?;
         let mac = layout.of.network.founder().mac;
         let spec = ShellSpec {
             machine: MachineSpec {

@@ -117,11 +117,11 @@ impl Host {
                 Some(_) => {}
                 None => {
                     if let Some(at) = layout.disk.volume() {
-                        self.drop_unused(at).await;
+                        self.volumes.disks.drop_unused(at).await;
                     }
                 }
             }
-            self.drop_data(&layout.data).await;
+            self.volumes.disks.drop_data(&layout.data).await;
         }
         self.parts.remove_files(&[template]);
         published
@@ -162,12 +162,16 @@ impl Host {
             let begun = Instant::now();
             let freeze = async {
                 match next {
-                    Next::Overlay { overlay, .. } => Ok(machine.freeze_disk(overlay).await?),
-                    Next::Volume(at) => self.freeze_volume(&at).await,
+                    Next::Overlay { overlay, .. } => machine.freeze_disk(overlay).await?,
+                    Next::Volume(at) => self.volumes.disks.freeze_volume(&at).await?,
                 }
+                Ok::<_, HostError>(())
             };
             freeze.instrument(debug_span!("disk")).await?;
-            self.freeze_data(layout).await?;
+            self.volumes
+                .disks
+                .freeze_data(&layout.data, layout.memory)
+                .await?;
             let frozen = begun.elapsed();
             let descriptor = machine
                 .save_descriptor()

@@ -1,12 +1,12 @@
-//! Volumes as disks of VMs: begun, frozen, ended, and put right after a crash.
+//! Volumes that VMs boot on: made and begun for them, and put right after a crash.
 
-use super::{Blockd, FORK, NewVolume, VolumeError, over, writer_of};
+use super::{NewVolume, VolumeError};
 use crate::{Host, HostError, blocking, snapshot::Disk};
-use forkyard_blockd::{Encrypt, Request, Writer};
+use forkyard_blockd::{Encrypt, Request};
 use forkyard_records::VmRecord;
-use forkyard_types::{ByteCount, ImageId, RootVolume, VmName, VmState, VolumeAt, VolumeUse};
+use forkyard_types::{RootVolume, VmName, VolumeUse};
 use forkyard_vm::Vm;
-use forkyard_vmm::RootDisk;
+use forkyard_volume_disks::has_volume;
 use std::{path::Path, time::Duration};
 
 /// Between looks at whether the server of volumes is alive.
@@ -15,7 +15,7 @@ const LOOK: Duration = Duration::from_secs(1);
 impl Host {
     /// Refuses a volume that is another VM's.
     pub(crate) fn check_volume(&self, wanted: &RootVolume) -> Result<(), HostError> {
-        self.refuse_in_use(&wanted.name)?;
+        self.volumes.disks.refuse_in_use(&wanted.name)?;
         self.refuse_copy(&wanted.name)
     }
 
@@ -51,11 +51,11 @@ impl Host {
         for volume in super::copies::travelling(&record) {
             self.may_open(volume).await?;
         }
-        self.begin_data(vm).await?;
+        self.volumes.disks.begin_data(vm).await?;
         let Some(VolumeUse::Written { volume, .. }) = record.volume else {
             return Ok(());
         };
-        let (blockd, name) = (self.volumes.blockd.clone(), volume.clone());
+        let (blockd, name) = (self.volumes.disks.blockd.clone(), volume.clone());
         let epoch = blocking(move || blockd.open(&name)).await?;
         let begun = VolumeUse::Written {
             volume,
@@ -69,46 +69,9 @@ impl Host {
                 volume: Some(begun),
                 ..vm.record()
             };
-            self.end_writer(&unrecorded).await;
+            self.volumes.disks.end_writer(&unrecorded).await;
         }
         Ok(recorded?)
-    }
-
-    /// Ends the writer of a VM whose QEMU has gone, if it has one.
-    pub(crate) async fn end_writer(&self, record: &VmRecord) {
-        self.end_data(record).await;
-        let Some(VolumeUse::Written {
-            volume,
-            epoch: Some(epoch),
-        }) = &record.volume
-        else {
-            return;
-        };
-        let close = Request::Close {
-            name: volume.to_string(),
-            epoch: Some(*epoch),
-        };
-        if let Err(error) = self.ask_blockd(close).await {
-            tracing::warn!(vm = %record.name, %volume, error = &error as &dyn std::error::Error, "volume not closed");
-        }
-    }
-
-    /// Returns the disk that a VM's QEMU opens.
-    pub(crate) async fn root_disk(&self, record: &VmRecord) -> Result<RootDisk, HostError> {
-        match &record.volume {
-            Some(VolumeUse::Written {
-                volume,
-                epoch: Some(epoch),
-            }) => {
-                let (blockd, volume, epoch) = (self.volumes.blockd.clone(), volume.clone(), *epoch);
-                let disk = blocking(move || blockd.writer(&volume, epoch)).await?;
-                Ok(RootDisk::Volume(disk))
-            }
-            Some(VolumeUse::Written { epoch: None, .. }) => {
-                Err(HostError::Invalid("its volume is not open".into()))
-            }
-            Some(VolumeUse::Below(_)) | None => Ok(RootDisk::Slice(record.chain[0].clone())),
-        }
     }
 
     /// Makes an empty slice over the disk of a snapshot.
@@ -117,71 +80,12 @@ impl Host {
             let backing = disk.backing(&self.parts.folders)?;
             return Ok(self.parts.images.create_slice(path, &backing, None).await?);
         };
-        let (blockd, at) = (self.volumes.blockd.clone(), at.clone());
-        let below = blocking(move || {
-            let status = blockd.inspect(&at.volume)?;
-            // One that was taken keeps its size, whatever becomes of the volume.
-            let taken = status.snapshots.iter().find(|it| it.name == at.snapshot);
-            let size = ByteCount(taken.map_or(status.size, |it| it.size));
-            Ok::<_, VolumeError>((blockd.reader(&at)?, size))
-        });
-        let (below, size) = below.await?;
+        let (below, size) = self.volumes.disks.reader(at).await?;
         Ok(self
             .parts
             .images
             .create_slice_over(path, (&below, size))
             .await?)
-    }
-
-    /// Freezes a volume: takes the snapshot that shells are over already. Durable later.
-    pub(crate) async fn freeze_volume(&self, at: &VolumeAt) -> Result<(), HostError> {
-        self.ask_blockd(Request::Snapshot {
-            name: at.volume.to_string(),
-            snapshot: at.snapshot.clone(),
-            at_once: true,
-        })
-        .await
-    }
-
-    /// Makes what a snapshot was taken of durable.
-    pub(crate) async fn flush_volume(&self, at: &VolumeAt) -> Result<(), HostError> {
-        let name = at.volume.to_string();
-        self.ask_blockd(Request::Flush { name }).await
-    }
-
-    /// Drops a snapshot that a fork made, once no record names it.
-    pub(crate) async fn drop_unused(&self, at: &VolumeAt) {
-        let dropped = async {
-            if !at.snapshot.starts_with(FORK) || !over(&self.parts.store.vms()?, at).is_empty() {
-                return Ok(());
-            }
-            self.drop_snapshot(at).await
-        };
-        let dropped: Result<(), HostError> = dropped.await;
-        if let Err(error) = dropped {
-            tracing::warn!(%at, error = &error as &dyn std::error::Error, "snapshot kept");
-        }
-    }
-
-    /// Drops it in the background.
-    pub(crate) fn drop_later(&self, at: VolumeAt) {
-        let host = self.handle();
-        tokio::spawn(async move {
-            if let Some(host) = host.upgrade() {
-                host.drop_unused(&at).await;
-            }
-        });
-    }
-
-    pub(super) async fn drop_snapshot(&self, at: &VolumeAt) -> Result<(), HostError> {
-        let drop = Request::DropSnapshot {
-            name: at.volume.to_string(),
-            snapshot: at.snapshot.clone(),
-        };
-        match self.ask_blockd(drop).await {
-            Err(HostError::Volume(error)) if error.is_missing() => Ok(()),
-            other => other,
-        }
     }
 
     /// Refuses what cannot be done yet with a VM whose disk is, or lies over, a volume.
@@ -199,11 +103,12 @@ impl Host {
     /// After a daemon that may have died at any point: closes writers that no running VM has, and
     /// drops snapshots of forks that no record names.
     pub(crate) async fn settle_volumes(&self) -> Result<(), HostError> {
-        if !self.volumes.blockd.has_any() {
+        if !self.volumes.disks.blockd.has_any() {
             return self.settle_copies(&self.parts.store.vms()?).await;
         }
-        let (blockd, records) = (self.volumes.blockd.clone(), self.parts.store.vms()?);
-        let settled = blocking(move || settle(&blockd, &records).map(|()| records));
+        let (blockd, records) = (self.volumes.disks.blockd.clone(), self.parts.store.vms()?);
+        let settled =
+            blocking(move || forkyard_volume_disks::settle(&blockd, &records).map(|()| records));
         let records = settled.await?;
         self.settle_copies(&records).await?;
         self.settle_mirrors().await?;
@@ -221,7 +126,7 @@ impl Host {
                 if !used.iter().any(|vm| has_volume(&vm.record())) {
                     continue;
                 }
-                let blockd = host.volumes.blockd.clone();
+                let blockd = host.volumes.disks.blockd.clone();
                 if let Err(error) = blocking(move || blockd.ask(&Request::List {})).await {
                     tracing::error!(
                         error = &error as &dyn std::error::Error,
@@ -230,18 +135,6 @@ impl Host {
                 }
             }
         });
-    }
-
-    /// Ends the server of volumes, if no VM has one.
-    pub(crate) async fn close_volumes(&self) {
-        let blockd = self.volumes.blockd.clone();
-        let ended = blocking(move || blockd.end()).await;
-        if let Err(error) = ended {
-            tracing::warn!(
-                error = &error as &dyn std::error::Error,
-                "the server of volumes stays"
-            );
-        }
     }
 }
 
@@ -258,67 +151,5 @@ fn not_yet(
         }
         .into()),
         None => Ok(()),
-    }
-}
-
-/// The VM needs the server of volumes.
-pub(crate) fn has_volume(record: &VmRecord) -> bool {
-    record.volume.is_some() || !record.data.is_empty()
-}
-
-fn settle(blockd: &Blockd, records: &[VmRecord]) -> Result<(), VolumeError> {
-    super::data::remove_orphans(blockd, records)?;
-    for volume in blockd.names()? {
-        let status = match blockd.inspect(&volume) {
-            Ok(status) => status,
-            // One that is damaged is no reason not to see to the others.
-            Err(error) => {
-                tracing::error!(%volume, error = &error as &dyn std::error::Error, "volume cannot be opened");
-                continue;
-            }
-        };
-        let writer = writer_of(records, &volume);
-        let is_had = writer.is_some_and(|vm| {
-            let now = VolumeUse::Written {
-                volume: volume.clone(),
-                epoch: Some(status.epoch),
-            };
-            let mut data = vm.data.iter().filter_map(|disk| disk.written());
-            let writes =
-                vm.volume == Some(now) || data.any(|it| it == (&volume, Some(status.epoch)));
-            writes && matches!(vm.state, VmState::Running | VmState::Paused)
-        });
-        let name = volume.to_string();
-        if status.writer == Writer::Open && !is_had {
-            tracing::info!(%volume, epoch = status.epoch, "closing a writer that no VM has");
-            blockd.ask(&Request::Close {
-                name: name.clone(),
-                epoch: Some(status.epoch),
-            })?;
-        }
-        for snapshot in status.snapshots {
-            let at = VolumeAt {
-                volume: volume.clone(),
-                snapshot: snapshot.name,
-            };
-            if at.snapshot.starts_with(FORK) && over(records, &at).is_empty() {
-                let dropped = blockd.ask(&Request::DropSnapshot {
-                    name: name.clone(),
-                    snapshot: at.snapshot,
-                });
-                if let Err(error) = dropped {
-                    tracing::warn!(%volume, error = &error as &dyn std::error::Error, "snapshot kept");
-                }
-            }
-        }
-    }
-    Ok(())
-}
-
-/// The snapshot that a fork takes of a volume, named after the image of its memory.
-pub(crate) fn frozen_at(volume: &VmName, memory: ImageId) -> VolumeAt {
-    VolumeAt {
-        volume: volume.clone(),
-        snapshot: format!("{FORK}{memory}"),
     }
 }

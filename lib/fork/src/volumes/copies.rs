@@ -11,11 +11,12 @@
 //! host has as well: the way back is what differs from that. What is recorded decides: a volume
 //! that no such record speaks of is at home.
 
-use super::{SENT, VolumeError, data::is_private_name, is_private, uses, writer_of};
+use super::{SENT, VolumeError, is_private, uses, writer_of};
 use crate::{Host, HostError, blocking};
 use forkyard_blockd::{Request, Writer};
 use forkyard_records::{VmRecord, VolumeCopy};
 use forkyard_types::{ForkId, PeerMigrated, PeerVolume, VmName, VolumeAt, VolumeUse};
+use forkyard_volume_disks::is_private_name;
 
 /// Name that a volume's host has in messages before its own is known.
 const SOMEWHERE: &str = "the host that it comes from";
@@ -69,7 +70,7 @@ impl Host {
         }
         // An earlier migration of it may have held them.
         drop(self.parts.network.take_ports(&publish)?);
-        let (blockd, looked) = (self.volumes.blockd.clone(), name.clone());
+        let (blockd, looked) = (self.volumes.disks.blockd.clone(), name.clone());
         let found = match blocking(move || blockd.inspect(&looked)).await {
             Ok(status) => Some(status),
             Err(error) if error.is_missing() => None,
@@ -92,7 +93,10 @@ impl Host {
         let is_open = found.as_ref().is_some_and(|it| it.writer == Writer::Open);
         if is_open {
             let (name, epoch) = (name.to_string(), None);
-            self.ask_blockd(Request::Close { name, epoch }).await?;
+            self.volumes
+                .disks
+                .ask(Request::Close { name, epoch })
+                .await?;
         }
         // The next one here is later, also if the VM is all that says so.
         if let Some(term) = term.filter(|_| !is_private_name(&name)) {
@@ -161,10 +165,10 @@ impl Host {
                 ..copy
             })?);
         }
-        if !self.volumes.blockd.has_any() {
+        if !self.volumes.disks.blockd.has_any() {
             return Ok(self.parts.store.remove_copy(&copy.volume)?);
         }
-        let (blockd, name) = (self.volumes.blockd.clone(), copy.volume.clone());
+        let (blockd, name) = (self.volumes.disks.blockd.clone(), copy.volume.clone());
         let found = match blocking(move || blockd.inspect(&name)).await {
             Ok(status) => Some(status.id),
             Err(error) if error.is_missing() => None,
@@ -173,8 +177,8 @@ impl Host {
         // Never one that was made here meanwhile. One that is still coming is given up.
         if found.is_none() || found == copy.id {
             let name = copy.volume.to_string();
-            match self.ask_blockd(Request::Remove { name }).await {
-                Err(HostError::Volume(error)) if error.is_missing() => {}
+            match self.volumes.disks.ask(Request::Remove { name }).await {
+                Err(error) if error.is_missing() => {}
                 other => other?,
             }
         }
@@ -183,7 +187,7 @@ impl Host {
 
     /// Ends the writer of a copy: nothing here writes one, but a stream whose server died did.
     pub(super) async fn close_copy(&self, volume: &VmName) -> Result<(), HostError> {
-        let (blockd, name) = (self.volumes.blockd.clone(), volume.clone());
+        let (blockd, name) = (self.volumes.disks.blockd.clone(), volume.clone());
         Ok(blocking(move || match blockd.inspect(&name) {
             Ok(status) if status.writer == Writer::Open => {
                 let (name, epoch) = (name.to_string(), Some(status.epoch));
@@ -258,7 +262,7 @@ impl Host {
         // In the background: it takes a flush.
         tokio::spawn(async move {
             if let Some(host) = host.upgrade()
-                && let Err(error) = host.drop_snapshot(&at).await
+                && let Err(error) = host.volumes.disks.drop_snapshot(&at).await
             {
                 tracing::warn!(%at, error = &error as &dyn std::error::Error, "snapshot kept");
             }

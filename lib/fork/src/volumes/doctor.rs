@@ -77,7 +77,7 @@ impl Host {
     }
 
     async fn look_at_volumes(&self) -> Result<Vec<LeftVolume>, HostError> {
-        let blockd = self.volumes.blockd.clone();
+        let blockd = self.volumes.disks.blockd.clone();
         let seen = blocking(move || {
             let names = blockd.names()?.into_iter();
             let seen = names.filter_map(|name| Some((name.clone(), blockd.inspect(&name).ok()?)));
@@ -114,18 +114,19 @@ impl Host {
     /// Removes it, or ends it.
     pub(crate) async fn remove_left_volume(&self, left: &LeftVolume) -> Result<(), HostError> {
         match left {
-            LeftVolume::Snapshot(at) => self.drop_snapshot(at).await,
+            LeftVolume::Snapshot(at) => Ok(self.volumes.disks.drop_snapshot(at).await?),
             LeftVolume::Branch(name) => {
-                let (blockd, name) = (self.volumes.blockd.clone(), name.clone());
-                Ok(blocking(move || super::data::remove_branch(&blockd, &name)).await?)
+                let (blockd, name) = (self.volumes.disks.blockd.clone(), name.clone());
+                Ok(blocking(move || forkyard_volume_disks::remove_branch(&blockd, &name)).await?)
             }
-            LeftVolume::Writer(name, epoch) => {
-                self.ask_blockd(Request::Close {
+            LeftVolume::Writer(name, epoch) => Ok(self
+                .volumes
+                .disks
+                .ask(Request::Close {
                     name: name.to_string(),
                     epoch: Some(*epoch),
                 })
-                .await
-            }
+                .await?),
             LeftVolume::Copy(name) => Ok(self.parts.store.remove_copy(name)?),
         }
     }

@@ -251,7 +251,7 @@ impl Host {
         if self.homes().is_none() {
             return Ok(());
         }
-        let (blockd, name) = (self.volumes.blockd.clone(), volume.clone());
+        let (blockd, name) = (self.volumes.disks.blockd.clone(), volume.clone());
         let status = blocking(move || blockd.inspect(&name)).await?;
         self.show_home(&AtHome::of(volume, &status)).await.map(drop)
     }

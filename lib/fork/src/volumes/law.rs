@@ -16,7 +16,7 @@ impl Host {
             name: volume.to_string(),
             block,
         };
-        let blockd = self.volumes.blockd.clone();
+        let blockd = self.volumes.disks.blockd.clone();
         let answer = blocking(move || blockd.ask(&asked)).await?;
         let why = answer.why().ok_or(VolumeError::Answer)?;
         let from = seen.lacking.into_iter().map(|it| it.at);
@@ -54,7 +54,7 @@ impl Host {
             k,
             s,
         };
-        self.ask_blockd(tune).await?;
+        self.volumes.disks.ask(tune).await?;
         self.volume(&name).await
     }
 }

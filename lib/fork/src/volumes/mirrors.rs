@@ -100,11 +100,13 @@ impl Host {
             WhenMirrorAway::Wait => WhenAway::Wait,
             WhenMirrorAway::GoOn => WhenAway::GoOn,
         };
-        self.ask_blockd(Request::SetMirrors {
-            name: volume.to_string(),
-            plan: MirrorPlan { hosts, away },
-        })
-        .await?;
+        self.volumes
+            .disks
+            .ask(Request::SetMirrors {
+                name: volume.to_string(),
+                plan: MirrorPlan { hosts, away },
+            })
+            .await?;
         self.volumes.mirrors.keep(&volume, &distinct);
         for host in distinct {
             self.serve_mirror((volume.clone(), host));
@@ -123,17 +125,19 @@ impl Host {
     /// Promotes a copy. In a cluster the authority's record is changed first: a promotion that breaks off
     /// after that is repeated.
     pub(super) async fn promote(&self, volume: &VmName) -> Result<(), HostError> {
-        let (blockd, name) = (self.volumes.blockd.clone(), volume.clone());
+        let (blockd, name) = (self.volumes.disks.blockd.clone(), volume.clone());
         let status = blocking(move || blockd.inspect(&name)).await?;
         let term = match status.held {
             Held::For(_) => Some(self.claim_home(volume, &status).await?),
             // Refused, with the reason.
             Held::Not | Held::Promoted(_) => None,
         };
-        self.ask_blockd(Request::Promote {
-            name: volume.to_string(),
-        })
-        .await?;
+        self.volumes
+            .disks
+            .ask(Request::Promote {
+                name: volume.to_string(),
+            })
+            .await?;
         if let Some(term) = term {
             self.note_term(volume, &status.id, term)?;
         }
@@ -143,7 +147,7 @@ impl Host {
 
     /// Goes on with the copies that a daemon before served, and with promotions that it had begun.
     pub(super) async fn settle_mirrors(&self) -> Result<(), HostError> {
-        let blockd = self.volumes.blockd.clone();
+        let blockd = self.volumes.disks.blockd.clone();
         let seen = blocking(move || {
             let names = blockd.names()?.into_iter();
             let seen = names.filter_map(|name| Some((blockd.inspect(&name).ok()?, name)));
@@ -199,7 +203,7 @@ impl Host {
     }
 
     async fn dial_mirror(&self, (volume, to): &Mirror) -> Result<(), HostError> {
-        let (blockd, name) = (self.volumes.blockd.clone(), volume.clone());
+        let (blockd, name) = (self.volumes.disks.blockd.clone(), volume.clone());
         let status = blocking(move || blockd.inspect(&name)).await?;
         let mut mirrors = status.mirrors.iter();
         if mirrors.any(|it| it.host == *to && it.is_promoted) {
@@ -216,7 +220,7 @@ impl Host {
                 name: volume.to_string(),
                 plan: MirrorPlan::default(),
             };
-            self.ask_blockd(ended).await?;
+            self.volumes.disks.ask(ended).await?;
             self.volumes.mirrors.keep(volume, &BTreeSet::new());
             return Ok(());
         }
@@ -243,7 +247,7 @@ impl Host {
             name: volume.to_string(),
             to: to.clone(),
         };
-        let blockd = self.volumes.blockd.clone();
+        let blockd = self.volumes.disks.blockd.clone();
         let (server, said) = blocking(move || blockd.line(&mirror)).await?;
         if let Err(error) = (SupplyLine { server, said }).carry(there).await {
             tracing::debug!(%volume, host = to, %error, "line broken");
@@ -257,7 +261,7 @@ impl Host {
         let name = volume.parse::<VmName>();
         let name = name.map_err(|_| HostError::Invalid(format!("{volume:?} is no volume")))?;
         let _used = self.volumes.guards.take([&name])?;
-        let (blockd, looked) = (self.volumes.blockd.clone(), name.clone());
+        let (blockd, looked) = (self.volumes.disks.blockd.clone(), name.clone());
         let found = match blocking(move || blockd.inspect(&looked)).await {
             Ok(status) => Some(status),
             Err(error) if error.is_missing() => None,
@@ -296,7 +300,7 @@ impl Host {
             name: name.to_string(),
             from: wanted.from,
         };
-        let blockd = self.volumes.blockd.clone();
+        let blockd = self.volumes.disks.blockd.clone();
         let (server, said) = blocking(move || blockd.line(&hold)).await?;
         Ok(SupplyLine { server, said })
     }

@@ -177,7 +177,7 @@ impl Host {
             }
             .into());
         }
-        let (blockd, name) = (self.volumes.blockd.clone(), volume.clone());
+        let (blockd, name) = (self.volumes.disks.blockd.clone(), volume.clone());
         let status = blocking(move || blockd.inspect(&name)).await?;
         if status.base.is_some() || is_private(&records, volume) {
             let text = format!("{volume} is a clone's, and moves with it");
@@ -205,13 +205,15 @@ impl Host {
         (disk, status): (DiskTransfer, &Status),
     ) -> Result<Went, HostError> {
         let last = leaving.last();
-        self.ask_blockd(Request::Snapshot {
-            name: leaving.volume.name.to_string(),
-            snapshot: last.clone(),
-            // Durable with what it was taken of, and with the snapshots before it.
-            at_once: false,
-        })
-        .await?;
+        self.volumes
+            .disks
+            .ask(Request::Snapshot {
+                name: leaving.volume.name.to_string(),
+                snapshot: last.clone(),
+                // Durable with what it was taken of, and with the snapshots before it.
+                at_once: false,
+            })
+            .await?;
         let asked = PeerVolumeStep::Prepare(PeerVolumePrepare {
             migration: leaving.migration,
             name: leaving.volume.name.clone(),
@@ -278,7 +280,7 @@ impl Host {
             name: volume.to_string(),
             since: since.to_owned(),
         };
-        let blockd = self.volumes.blockd.clone();
+        let blockd = self.volumes.disks.blockd.clone();
         let answer = blocking(move || blockd.ask(&asked)).await?;
         Ok(PageCount(answer.blocks().unwrap_or_default()))
     }

@@ -151,7 +151,7 @@ impl Host {
     }
 
     async fn see_volumes(&self) -> Result<Seen, HostError> {
-        let blockd = self.volumes.blockd.clone();
+        let blockd = self.volumes.disks.blockd.clone();
         let found = blocking(move || {
             let names = blockd.names()?.into_iter();
             let seen = names.map(|name| (blockd.inspect(&name), name));

@@ -95,12 +95,14 @@ impl Host {
             snapshot: at.snapshot.clone(),
             by: peer.to_owned(),
         };
-        self.ask_blockd(Request::Need {
-            name: need.volume.clone(),
-            snapshot: need.snapshot.clone(),
-            by: need.by.clone(),
-        })
-        .await?;
+        self.volumes
+            .disks
+            .ask(Request::Need {
+                name: need.volume.clone(),
+                snapshot: need.snapshot.clone(),
+                by: need.by.clone(),
+            })
+            .await?;
         lock(&self.volumes.supplies.needs).insert(need.clone());
         self.serve_need(need);
         Ok(())
@@ -108,7 +110,7 @@ impl Host {
 
     /// Goes on with the needs that a daemon before served.
     pub(super) async fn settle_needs(&self) -> Result<(), HostError> {
-        let blockd = self.volumes.blockd.clone();
+        let blockd = self.volumes.disks.blockd.clone();
         for need in blocking(move || blockd.needs()).await? {
             if lock(&self.volumes.supplies.needs).insert(need.clone()) {
                 self.serve_need(need);
@@ -173,7 +175,11 @@ impl Host {
     /// Has another host fetch what it lacks, over one line. `NotFound` says that it lacks nothing.
     async fn dial(&self, need: &Need, fill: bool) -> Result<(), HostError> {
         let volume: VmName = need.volume.parse().map_err(|_| VolumeError::Answer)?;
-        let (blockd, name, of) = (self.volumes.blockd.clone(), volume.clone(), need.clone());
+        let (blockd, name, of) = (
+            self.volumes.disks.blockd.clone(),
+            volume.clone(),
+            need.clone(),
+        );
         let opened = blocking(move || {
             let id = blockd.inspect(&name)?.id;
             Ok::<_, VolumeError>((id, blockd.serve(&of, fill)?))
@@ -227,16 +233,23 @@ impl Host {
             return Ok(());
         }
         let over = async {
-            self.ask_blockd(Request::Unneed {
-                name: need.volume.clone(),
-                snapshot: need.snapshot.clone(),
-                by: need.by.clone(),
-            })
-            .await?;
+            self.volumes
+                .disks
+                .ask(Request::Unneed {
+                    name: need.volume.clone(),
+                    snapshot: need.snapshot.clone(),
+                    by: need.by.clone(),
+                })
+                .await?;
             let volume = need.volume.parse().map_err(|_| VolumeError::Answer)?;
             let snapshot = need.snapshot.clone();
             match snapshot.starts_with(SENT) {
-                true => self.drop_snapshot(&VolumeAt { volume, snapshot }).await,
+                true => {
+                    self.volumes
+                        .disks
+                        .drop_snapshot(&VolumeAt { volume, snapshot })
+                        .await
+                }
                 false => Ok(()),
             }
         };
@@ -244,7 +257,7 @@ impl Host {
         if over.is_err() {
             lock(&self.volumes.supplies.needs).insert(need.clone());
         }
-        over
+        Ok(over?)
     }
 
     /// Takes a line by which another host supplies what a volume lacks here. `NotFound` if that is
@@ -263,7 +276,7 @@ impl Host {
         if arrives && wanted.fill {
             return Err(coming().into());
         }
-        let (blockd, of) = (self.volumes.blockd.clone(), name.clone());
+        let (blockd, of) = (self.volumes.disks.blockd.clone(), name.clone());
         match blocking(move || blockd.supply(&of, wanted)).await {
             Ok((server, said)) => Ok(SupplyLine { server, said }),
             // It may not have begun to come.

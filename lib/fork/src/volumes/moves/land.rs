@@ -95,7 +95,10 @@ impl Host {
         // Nothing here writes a copy: a stream did, when its server died.
         if found.as_ref().is_some_and(|it| it.writer == Writer::Open) {
             let (name, epoch) = (name.to_string(), None);
-            self.ask_blockd(Request::Close { name, epoch }).await?;
+            self.volumes
+                .disks
+                .ask(Request::Close { name, epoch })
+                .await?;
         }
         let is_new = found.is_none();
         let here = found.map(|it| it.snapshots).unwrap_or_default();
@@ -118,7 +121,7 @@ impl Host {
                 }
                 .into());
             }
-            self.drop_snapshot(&at).await?;
+            self.volumes.disks.drop_snapshot(&at).await?;
         }
         self.parts.store.put_copy(&VolumeCopy {
             volume: name.clone(),
@@ -137,7 +140,7 @@ impl Host {
     }
 
     async fn status_if_any(&self, name: &VmName) -> Result<Option<Status>, HostError> {
-        let (blockd, looked) = (self.volumes.blockd.clone(), name.clone());
+        let (blockd, looked) = (self.volumes.disks.blockd.clone(), name.clone());
         match blocking(move || blockd.inspect(&looked)).await {
             Ok(status) => Ok(Some(status)),
             Err(error) if error.is_missing() => Ok(None),

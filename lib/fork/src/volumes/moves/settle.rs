@@ -183,7 +183,7 @@ impl Host {
             source,
         };
         let own = homes.own();
-        let (blockd, name) = (self.volumes.blockd.clone(), record.volume.clone());
+        let (blockd, name) = (self.volumes.disks.blockd.clone(), record.volume.clone());
         let status = blocking(move || blockd.inspect(&name)).await?;
         for _ in 0..TRIES {
             let said = homes.find(record.id.clone()).await.map_err(unsure)?;

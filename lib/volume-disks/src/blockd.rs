@@ -4,11 +4,11 @@
 //! way for ours, and one that died is started again; VMs wait for it meanwhile. Started when the
 //! first volume is asked for.
 
-use super::VolumeError;
-use crate::{Folders, telemetry::SENT_BYTES};
+use crate::{SENT_BYTES, VolumeError};
 use forkyard_blockd::{
     Answer, Client, ClientError, Counts, Hot, Need, Relayed, Request, Status, relay,
 };
+use forkyard_host::Folders;
 use forkyard_sys_host::private;
 use forkyard_types::{NbdDisk, PeerSupply, VM_UIDS, VmName, VolumeAt};
 use std::{
@@ -33,7 +33,7 @@ const KEY: &str = "passes.key";
 
 /// Server of this host's volumes. All calls block.
 #[derive(Clone, Debug)]
-pub(crate) struct Blockd {
+pub struct Blockd {
     program: PathBuf,
     folder: PathBuf,
     keys: PathBuf,
@@ -47,7 +47,8 @@ pub(crate) struct Blockd {
 }
 
 impl Blockd {
-    pub(crate) fn new(folders: &Folders, patience: Duration) -> Self {
+    /// Returns the server of a host, found or not yet started.
+    pub fn new(folders: &Folders, patience: Duration) -> Self {
         Self {
             program: folders.bin.join("forkyard-blockd"),
             folder: folders.volumes(),
@@ -61,12 +62,12 @@ impl Blockd {
     }
 
     /// There may be volumes: one was made once.
-    pub(super) fn has_any(&self) -> bool {
+    pub fn has_any(&self) -> bool {
         self.folder.exists()
     }
 
     /// Asks for something, of a server that is started if there is none.
-    pub(crate) fn ask(&self, request: &Request) -> Result<Answer, VolumeError> {
+    pub fn ask(&self, request: &Request) -> Result<Answer, VolumeError> {
         let mut client = self.connect()?;
         if let Request::Import { .. } | Request::Export { .. } = request {
             client.set_patience(COPIES).map_err(VolumeError::Socket)?;
@@ -76,7 +77,7 @@ impl Blockd {
 
     /// Writes a snapshot to a socket, by what differs from an earlier one if that is given; of that, what
     /// is hot, if not all. Returns how many blocks were left out.
-    pub(crate) fn send(
+    pub fn send(
         &self,
         at: &VolumeAt,
         since: Option<String>,
@@ -105,7 +106,7 @@ impl Blockd {
     }
 
     /// Has a snapshot taken from the stream that `write` writes.
-    pub(crate) fn receive(
+    pub fn receive(
         &self,
         volume: &VmName,
         epoch: Option<u32>,
@@ -122,7 +123,7 @@ impl Blockd {
     }
 
     /// Needs of other hosts; none if there are no volumes.
-    pub(super) fn needs(&self) -> Result<Vec<Need>, VolumeError> {
+    pub fn needs(&self) -> Result<Vec<Need>, VolumeError> {
         match self.has_any() {
             true => { self.ask(&Request::Needs {})? }
                 .needs()
@@ -132,11 +133,7 @@ impl Blockd {
     }
 
     /// Has questions for blocks of a snapshot answered over a connection.
-    pub(super) fn serve(
-        &self,
-        need: &Need,
-        fill: bool,
-    ) -> Result<(UnixStream, Vec<u8>), VolumeError> {
+    pub fn serve(&self, need: &Need, fill: bool) -> Result<(UnixStream, Vec<u8>), VolumeError> {
         Ok(self.connect()?.line(&Request::Serve {
             name: need.volume.clone(),
             snapshot: need.snapshot.clone(),
@@ -146,12 +143,12 @@ impl Blockd {
     }
 
     /// Has the server answer by a stream, both ways.
-    pub(super) fn line(&self, request: &Request) -> Result<(UnixStream, Vec<u8>), VolumeError> {
+    pub fn line(&self, request: &Request) -> Result<(UnixStream, Vec<u8>), VolumeError> {
         Ok(self.connect()?.line(request)?)
     }
 
     /// Has blocks that a volume lacks fetched over a connection.
-    pub(super) fn supply(
+    pub fn supply(
         &self,
         volume: &VmName,
         PeerSupply { id, snapshot, fill }: PeerSupply,
@@ -165,7 +162,7 @@ impl Blockd {
     }
 
     /// Tells what is counted of volumes; of none if there is no server.
-    pub(super) fn counts(&self) -> Result<Vec<Counts>, VolumeError> {
+    pub fn counts(&self) -> Result<Vec<Counts>, VolumeError> {
         match self.reach() {
             Ok(mut client) => client
                 .ask(&Request::Counts {})?
@@ -177,14 +174,14 @@ impl Blockd {
     }
 
     /// Describes a volume.
-    pub(crate) fn inspect(&self, volume: &VmName) -> Result<Status, VolumeError> {
+    pub fn inspect(&self, volume: &VmName) -> Result<Status, VolumeError> {
         let name = volume.to_string();
         let answer = self.ask(&Request::Inspect { name })?;
         answer.volume().ok_or(VolumeError::Answer)
     }
 
     /// Names of all volumes; of those that have a name of the API's.
-    pub(super) fn names(&self) -> Result<Vec<VmName>, VolumeError> {
+    pub fn names(&self) -> Result<Vec<VmName>, VolumeError> {
         if !self.has_any() {
             return Ok(Vec::new());
         }
@@ -194,7 +191,7 @@ impl Blockd {
     }
 
     /// Begins a writer; its epoch.
-    pub(crate) fn open(&self, volume: &VmName) -> Result<u32, VolumeError> {
+    pub fn open(&self, volume: &VmName) -> Result<u32, VolumeError> {
         let open = Request::Open {
             name: volume.to_string(),
             takeover: false,
@@ -205,13 +202,13 @@ impl Blockd {
     }
 
     /// Describes the disk that a QEMU opens to write a volume.
-    pub(super) fn writer(&self, volume: &VmName, epoch: u32) -> Result<NbdDisk, VolumeError> {
+    pub fn writer(&self, volume: &VmName, epoch: u32) -> Result<NbdDisk, VolumeError> {
         self.pass(format!("{volume}:{epoch}"))
     }
 
     /// Describes the disk that a QEMU opens to read a snapshot, which need not
     /// exist before it is read.
-    pub(super) fn reader(&self, at: &VolumeAt) -> Result<NbdDisk, VolumeError> {
+    pub fn reader(&self, at: &VolumeAt) -> Result<NbdDisk, VolumeError> {
         self.pass(at.to_string())
     }
 
@@ -225,7 +222,7 @@ impl Blockd {
 
     /// Ends it, if it runs: all that was written is durable then. Nothing is left of it where
     /// there are no volumes.
-    pub(super) fn end(&self) -> Result<(), VolumeError> {
+    pub fn end(&self) -> Result<(), VolumeError> {
         if let Ok(client) = self.reach() {
             client.end()?;
         }

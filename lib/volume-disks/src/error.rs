@@ -1,13 +1,22 @@
 //! Reasons why something could not be done with a volume.
 
 use forkyard_blockd::{Blame, ClientError, StreamError};
+use forkyard_host::PartsError;
+use forkyard_records::StoreError;
 use forkyard_types::{ApiError, ErrorKind, Term, VmName};
+use forkyard_vm::VmError;
 use std::{io, path::PathBuf};
 
 /// Reason why something could not be done with a volume.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VolumeError {
+    /// The request, or what is on record, makes no sense.
+    #[error("{0}")]
+    Invalid(String),
+    /// A part of the host failed.
+    #[error(transparent)]
+    Parts(#[from] PartsError),
     /// None of that name.
     #[error("there is no volume {name:?}")]
     Unknown {
@@ -194,10 +203,24 @@ pub enum VolumeError {
     },
 }
 
+impl From<StoreError> for VolumeError {
+    fn from(error: StoreError) -> Self {
+        Self::Parts(error.into())
+    }
+}
+
+impl From<VmError> for VolumeError {
+    fn from(error: VmError) -> Self {
+        Self::Parts(error.into())
+    }
+}
+
 impl VolumeError {
     /// Classifies the error for programs.
-    pub(crate) fn kind(&self) -> ErrorKind {
+    pub fn kind(&self) -> ErrorKind {
         match self {
+            Self::Invalid(_) => ErrorKind::Invalid,
+            Self::Parts(error) => error.kind(),
             Self::Server(ClientError::Failed { blame, .. }) => match blame {
                 Blame::Missing => ErrorKind::NotFound,
                 Blame::Fenced | Blame::Caller => ErrorKind::Conflict,
@@ -232,8 +255,10 @@ impl VolumeError {
     }
 
     /// Returns advice to the client.
-    pub(crate) fn hint(&self) -> Option<&'static str> {
+    pub fn hint(&self) -> Option<&'static str> {
         match self {
+            Self::Invalid(_) => None,
+            Self::Parts(error) => error.hint(),
             Self::Server(ClientError::Failed { blame, .. }) => match blame {
                 Blame::Missing => Some("`forkyard volume ls` lists the volumes"),
                 Blame::Room => Some("remove volumes, snapshots or VMs"),
@@ -288,7 +313,7 @@ impl VolumeError {
     }
 
     /// The volume is there, and cannot be opened.
-    pub(super) fn is_of_volume(&self) -> bool {
+    pub fn is_of_volume(&self) -> bool {
         matches!(
             self,
             Self::Server(ClientError::Failed {
@@ -299,7 +324,7 @@ impl VolumeError {
     }
 
     /// The volume is encrypted, and its key is not there.
-    pub(super) fn is_of_key(&self) -> bool {
+    pub fn is_of_key(&self) -> bool {
         matches!(
             self,
             Self::Server(ClientError::Failed {
@@ -310,7 +335,7 @@ impl VolumeError {
     }
 
     /// There is no such volume.
-    pub(super) fn is_missing(&self) -> bool {
+    pub fn is_missing(&self) -> bool {
         matches!(
             self,
             Self::Server(ClientError::Failed {
