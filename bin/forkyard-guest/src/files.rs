@@ -7,7 +7,7 @@
 mod watch;
 
 use forkyard_files::{
-    FilesError, Modes, Noted, Target, Wanted, Writer, cannot_be_replaced, pack, unpack,
+    FilesError, Noted, Target, Wanted, Writer, cannot_be_replaced, pack, unpack,
 };
 use forkyard_types::{FileEntry, FileKind, FilesWritten};
 use nix::sys::signal::{SigSet, Signal};
@@ -160,7 +160,7 @@ fn receive(path: &Path) -> Result<(), Failure> {
             notes.push(text);
         }
     };
-    let done = unpack(io::stdin().lock(), target, Modes::all(), &mut note)
+    let done = unpack(io::stdin().lock(), target, &mut note)
         .map_err(|error| said(&error))?;
     tell(&FilesWritten {
         files: done.files,

@@ -26,7 +26,7 @@ pub use pack::{Noted, pack};
 pub use place::{Target, Wanted};
 pub use reader::Reader;
 pub use special::cannot_be_replaced;
-pub use unpack::{Modes, Unpacked, unpack};
+pub use unpack::{Unpacked, unpack};
 pub use writer::Writer;
 
 /// Bytes of a record of a tar stream.

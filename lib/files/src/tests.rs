@@ -1,7 +1,7 @@
 mod special;
 
 use crate::{
-    Entry, FilesError, Kind, Modes, Noted, Reader, Target, Unpacked, Wanted, Writer, pack, unpack,
+    Entry, FilesError, Kind, Noted, Reader, Target, Unpacked, Wanted, Writer, pack, unpack,
 };
 use std::{
     ffi::OsStr,
@@ -32,7 +32,6 @@ fn unpacked(stream: &[u8], path: &Path, wanted: Wanted<'_>) -> Result<Unpacked, 
     unpack(
         stream,
         Target { path, wanted },
-        Modes::masked(0o022),
         &mut |_| {},
     )
 }
@@ -369,7 +368,7 @@ fn a_hostile_sender_writes_what_was_asked_for_where_it_was_asked_for_alone() {
         b"mine"
     );
     let mode = fs::metadata(into.join("key/a")).expect("there").mode();
-    assert_eq!(mode & 0o7777, 0o755, "masked");
+    assert_eq!(mode & 0o7777, 0o777, "as it was sent");
     // Into a folder of links of ours: none is followed.
     symlink(outside.path(), into.join("key/ours")).expect("linked");
     let through = [

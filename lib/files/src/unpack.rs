@@ -27,21 +27,9 @@ use std::{
     path::PathBuf,
 };
 
-/// Permission bits that an unpacked file may have.
-#[derive(Clone, Copy, Debug)]
-pub struct Modes(u32);
-
-impl Modes {
-    /// Those that the umask leaves; no set-id bits.
-    pub fn masked(umask: u32) -> Self {
-        Self(0o777 & !umask)
-    }
-
-    /// All but set-id bits.
-    pub fn all() -> Self {
-        Self(0o1777)
-    }
-}
+/// Permission bits that an unpacked file keeps, whatever the umask: all but set-id bits, with
+/// which a guest's program would run here as another user.
+const KEPT: u32 = 0o1777;
 
 /// Account of a stream that was unpacked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -57,7 +45,6 @@ pub struct Unpacked {
 pub fn unpack(
     from: impl Read,
     target: Target<'_>,
-    modes: Modes,
     said: &mut dyn FnMut(String),
 ) -> Result<Unpacked, FilesError> {
     let mut reader = Reader::new(from);
@@ -70,7 +57,6 @@ pub fn unpack(
     }
     let mut tree = Tree {
         base,
-        modes,
         open: Vec::new(),
         stage: None,
         done: Unpacked::default(),
@@ -90,7 +76,6 @@ pub fn unpack(
 
 struct Tree {
     base: Base,
-    modes: Modes,
     /// Folders from the base down to the present member.
     open: Vec<Folder>,
     stage: Option<Stage>,
@@ -181,7 +166,7 @@ impl Tree {
                 });
                 let placed = written.and_then(|bytes| {
                     let finish = || {
-                        fchmod(&file, mode(entry.mode & self.modes.0))?;
+                        fchmod(&file, mode(entry.mode & KEPT))?;
                         futimens(&file, &time(entry.mtime), &time(entry.mtime))?;
                         if at == name {
                             return Ok(());
@@ -339,7 +324,7 @@ impl Tree {
             let finish = || {
                 if let Some((bits, mtime)) = folder.after {
                     futimens(&folder.dir, &time(mtime), &time(mtime))?;
-                    fchmod(&folder.dir, mode(bits & self.modes.0))?;
+                    fchmod(&folder.dir, mode(bits & KEPT))?;
                 }
                 if let (1, Some(stage)) = (self.open.len(), &self.stage) {
                     let (hidden, name) = (

@@ -429,10 +429,13 @@ class AsyncFiles:
         self._end = vm._end
 
     async def read(self, path: str, offset: int = 0, limit: int | None = None) -> bytes:
-        """The content, or a part of it."""
+        """The content, or a part of it; see Files.read."""
         stream = await self._end.open("GET", _calls.read(self._vm.id, path, offset, limit))
+        content = _calls.Content(path, limit)
         try:
-            return await stream.read()
+            async for piece in stream.pieces():
+                content.add(piece)
+            return content.whole()
         finally:
             stream.close()
 

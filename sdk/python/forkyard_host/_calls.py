@@ -7,6 +7,12 @@ import os
 from typing import Any, Iterable, Mapping, NamedTuple, Sequence
 from urllib.parse import quote, urlencode
 
+from ._types import ForkyardError
+
+
+MOST_READ = 1 << 30
+"""Most bytes that are read of a file at once."""
+
 
 class Call(NamedTuple):
     """A request whose answer is JSON."""
@@ -400,8 +406,29 @@ def read(vm: str, path: str, offset: int, limit: int | None) -> str:
     for name, bytes_ in (("offset", offset), ("limit", limit)):
         if bytes_ is not None and bytes_ < 0:
             raise ValueError(f"{name} is a count of bytes, 0 or more, not {bytes_}")
-    part = {} if limit is None else {"limit": str(limit)}
-    return of_files(vm, "files", path=path, offset=str(offset), **part)
+    # One more than is taken tells whether that was all.
+    most = MOST_READ + 1 if limit is None else limit
+    return of_files(vm, "files", path=path, offset=str(offset), limit=str(most))
+
+
+class Content:
+    """What comes of a file. ForkyardError as soon as that is more than is taken: files of guests need have no end."""
+
+    def __init__(self, path: str, limit: int | None) -> None:
+        self._path = path
+        self._most = MOST_READ if limit is None else limit
+        self._got = bytearray()
+
+    def add(self, piece: bytes) -> None:
+        """Takes the next piece."""
+        self._got += piece
+        if len(self._got) > self._most:
+            why = f"{self._path} has more than {self._most} bytes"
+            raise ForkyardError("exhausted", why, "read it in parts, by offset and limit, or copy it by get")
+
+    def whole(self) -> bytes:
+        """All of it, at the end."""
+        return bytes(self._got)
 
 
 def write(vm: str, path: str, mode: int | None, parents: bool) -> str:

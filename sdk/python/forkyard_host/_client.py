@@ -539,10 +539,13 @@ class Files:
         self._vm = vm
 
     def read(self, path: str, offset: int = 0, limit: int | None = None) -> bytes:
-        """The content, or a part of it; ForkyardError if it cannot be read."""
+        """The content, or a part of it; ForkyardError if it cannot be read, or without a limit has more than 1 GiB."""
         stream = self._vm._end.open("GET", _calls.read(self._vm.id, path, offset, limit))
+        content = _calls.Content(path, limit)
         try:
-            return stream.read()
+            while piece := stream.some(INLINE):
+                content.add(piece)
+            return content.whole()
         finally:
             stream.close()
 

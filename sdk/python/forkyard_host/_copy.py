@@ -286,7 +286,6 @@ def unpack(stream: IO[bytes] | io.RawIOBase, half: str, name: str, said: dict[st
 
     `said` gets the words of its sender.
     """
-    umask = _umask()
     root = os.path.join(os.path.realpath(half), "it")
     modes: list[tuple[str, int, float]] = []
     first = True
@@ -297,7 +296,7 @@ def unpack(stream: IO[bytes] | io.RawIOBase, half: str, name: str, said: dict[st
             if at is None or first and (at != root or not (entry.isdir() or entry.isreg() and name)):
                 raise ForkyardError("guest", f"the VM sent {entry.name!r}, which was not asked for")
             first = False
-            mode = entry.mode & 0o777 & ~umask
+            mode = entry.mode & 0o1777
             if os.path.lexists(at) and not (entry.isdir() and os.path.isdir(at) and not os.path.islink(at)):
                 os.unlink(at)
             if entry.isdir():
@@ -364,11 +363,6 @@ def _below(root: str, path: str, name: str) -> str | None:
     folder = os.path.realpath(os.path.dirname(at))
     # A link that came earlier may lead anywhere.
     return at if os.path.commonpath([root, folder]) == root else None
-
-
-def _umask() -> int:
-    with open("/proc/self/status") as status:
-        return next((int(line.split()[1], 8) for line in status if line.startswith("Umask:")), 0o022)
 
 
 class _Incoming(io.RawIOBase):

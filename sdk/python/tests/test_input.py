@@ -10,6 +10,7 @@ import socket
 import tarfile
 import tempfile
 import unittest
+import unittest.mock
 
 from test_aio import OPEN, Server, answer, chunk, chunked, lines
 
@@ -119,6 +120,16 @@ class Input(Both):
                     it.write(b"late")
 
         await asyncio.to_thread(late)
+
+
+class Files(Both):
+    async def test_a_file_without_an_end_is_refused_rather_than_held(self):
+        self.server.answers["GET /v1/vms/v1/files"] = OPEN + chunked(b"abcdef")
+        async for content in self.each(lambda vm: vm.files.read("/f", limit=6)):
+            self.assertEqual(content, b"abcdef")
+        await self.refused(ForkyardError, "/f has more than 5 bytes.*in parts", lambda vm: vm.files.read("/f", limit=5))
+        with unittest.mock.patch("forkyard_host._calls.MOST_READ", 5):
+            await self.refused(ForkyardError, "more than 5 bytes", lambda vm: vm.files.read("/f"))
 
 
 class Words(Both):

@@ -15,7 +15,7 @@ use crate::{
 };
 use anyhow::{Context, bail};
 use forkyard_api_client::{Client, ClientError, UploadError, of_files};
-use forkyard_files::{FilesError, Modes, Noted, Target, Wanted, Writer, pack, unpack};
+use forkyard_files::{FilesError, Noted, Target, Wanted, Writer, pack, unpack};
 use forkyard_types::{FileEntry, FileKind, FilesWritten};
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -46,8 +46,6 @@ const REMOVED: Duration = Duration::from_secs(5);
 const INTERRUPTED: &str = "what was not whole has been removed";
 /// Word for standard input or output as a tar stream.
 const PIPE: &str = "-";
-/// Umask, where it cannot be told.
-const UMASK: u32 = 0o022;
 
 /// One end of a copy.
 #[derive(Clone, Debug)]
@@ -179,10 +177,9 @@ fn placed(
         let wanted = name.as_deref().map_or(Wanted::Contents, Wanted::Named);
         let mut notes = Vec::new();
         let target = Target { path: &to, wanted };
-        let modes = Modes::masked(umask());
         // Bounded by the reader.
         let mut note = |text| notes.push(text);
-        let unpacked = unpack(incoming, target, modes, &mut note)?;
+        let unpacked = unpack(incoming, target, &mut note)?;
         Ok(FilesWritten {
             files: unpacked.files,
             bytes: unpacked.bytes,
@@ -361,14 +358,6 @@ async fn give_away(
 fn name_of(path: &Path) -> Option<&OsStr> {
     let bytes = path.as_os_str().as_bytes();
     path.file_name().filter(|_| !bytes.ends_with(b"/."))
-}
-
-/// Permission bits that new files of this process lack.
-fn umask() -> u32 {
-    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
-    let line = status.lines().find_map(|line| line.strip_prefix("Umask:"));
-    line.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok())
-        .unwrap_or(UMASK)
 }
 
 #[cfg(test)]

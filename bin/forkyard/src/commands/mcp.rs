@@ -18,6 +18,7 @@ use forkyard_types::{
     ActivateResponse, ByteCount, CloneResult, ForkRequest, ForkResponse, NetworkPolicy, RequestId,
     RunRequest, VmId, VmView,
 };
+use guest::GuestError;
 use hyper::Method;
 use progress::Said;
 use rmcp::{
@@ -207,7 +208,7 @@ impl Tools {
         let client = self.client().await?;
         if words.background != Some(true) {
             let ran = guest::exec(&client, words, &said).await;
-            return text(&ran.map_err(|error| told(&error))?);
+            return text(&ran.map_err(refused)?);
         }
         if words.timeout_s.is_some() {
             return Err(
@@ -216,7 +217,7 @@ impl Tools {
         }
         let vm = words.vm.clone();
         let started = sessions::start(&client, words).await;
-        let pid = started.map_err(|error| told(&error))?;
+        let pid = started.map_err(refused)?;
         if context.ct.is_cancelled() {
             sessions::undo(&client, &vm, pid).await.map_err(refused)?;
             return Err("cancelled: the command has been ended".to_owned());
@@ -229,7 +230,7 @@ impl Tools {
     #[tool(annotations(read_only_hint = true))]
     async fn sessions(&self, Parameters(words): Parameters<Sessions>) -> Told {
         let listed = sessions::list(&self.client().await?, &words.vm).await;
-        text(&listed.map_err(|error| told(&error))?)
+        text(&listed.map_err(refused)?)
     }
 
     /// Read what a command in the background has written, and whether it has ended.
@@ -237,14 +238,14 @@ impl Tools {
     #[tool(annotations(read_only_hint = true))]
     async fn session_read(&self, Parameters(words): Parameters<SessionRead>) -> Told {
         let read = sessions::read(&self.client().await?, words).await;
-        text(&read.map_err(|error| told(&error))?)
+        text(&read.map_err(refused)?)
     }
 
     /// Write to the standard input of a command in the background.
     #[tool(annotations(destructive_hint = false))]
     async fn session_write(&self, Parameters(words): Parameters<SessionWrite>) -> Told {
         let written = sessions::type_in(&self.client().await?, words).await;
-        text(&written.map_err(|error| told(&error))?)
+        text(&written.map_err(refused)?)
     }
 
     /// End a command in the background and all that it started, or send it another
@@ -252,7 +253,7 @@ impl Tools {
     #[tool(annotations(destructive_hint = true))]
     async fn session_end(&self, Parameters(words): Parameters<SessionEnd>) -> Told {
         let ended = sessions::end(&self.client().await?, words).await;
-        text(&ended.map_err(|error| told(&error))?)
+        text(&ended.map_err(refused)?)
     }
 
     /// Fork a running VM into clones: each goes on from the same instant of
@@ -348,7 +349,7 @@ impl Tools {
     #[tool(annotations(read_only_hint = true))]
     async fn read_file(&self, Parameters(words): Parameters<Read>) -> Told {
         let content = guest::read_file(&self.client().await?, words).await;
-        text(&content.map_err(|error| told(&error))?)
+        text(&content.map_err(refused)?)
     }
 
     /// Write a file in a VM, whole: one that is there is replaced, folders that
@@ -356,7 +357,7 @@ impl Tools {
     #[tool(annotations(destructive_hint = true))]
     async fn write_file(&self, Parameters(words): Parameters<Write>) -> Told {
         let written = guest::write_file(&self.client().await?, words).await;
-        text(&written.map_err(|error| told(&error))?)
+        text(&written.map_err(refused)?)
     }
 }
 
@@ -428,7 +429,8 @@ fn text(value: &impl Serialize) -> Told {
     serde_json::to_string(value).map_err(|error| told(&error))
 }
 
-fn refused(error: ClientError) -> String {
+fn refused(error: impl Into<GuestError>) -> String {
+    let error = error.into();
     match error.hint() {
         Some(hint) => format!("{}; {hint}", told(&error)),
         None => told(&error),

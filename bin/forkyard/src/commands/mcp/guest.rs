@@ -22,7 +22,7 @@ pub enum GuestError {
     #[error(transparent)]
     Client(#[from] ClientError),
     /// The command did not end by itself.
-    #[error("{error}{}", said_so_far(stdout, stderr))]
+    #[error("{error}{}{}", hinted(error), said_so_far(stdout, stderr))]
     Failed {
         /// Reason.
         error: ApiError,
@@ -60,6 +60,22 @@ pub enum GuestError {
     /// Not base64.
     #[error("not base64")]
     Base64(#[from] base64::DecodeError),
+}
+
+impl GuestError {
+    /// What can be done about it, beyond what the error says itself.
+    pub fn hint(&self) -> Option<&str> {
+        match self {
+            Self::Client(error) => error.hint(),
+            Self::Failed { .. }
+            | Self::Broke
+            | Self::NotStarted(_)
+            | Self::NoSession { .. }
+            | Self::Ended { .. }
+            | Self::NotRead { .. }
+            | Self::Base64(_) => None,
+        }
+    }
 }
 
 /// Result of a command.
@@ -109,6 +125,11 @@ pub async fn exec(client: &Client, words: Exec, said: &Said) -> Result<Ran, Gues
             }
         }
     }
+}
+
+fn hinted(error: &ApiError) -> String {
+    let hint = error.hint.iter();
+    hint.map(|hint| format!("; {hint}")).collect()
 }
 
 fn said_so_far(stdout: &str, stderr: &str) -> String {

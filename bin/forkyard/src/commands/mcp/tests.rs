@@ -440,11 +440,11 @@ async fn command_that_took_too_long_is_told_with_what_it_had_written() {
         &json!({ "stderr": "Y2MgbWFpbi5jCg==" }),
     )
     .await;
-    let late = json!({ "kind": "timeout", "message": "took too long", "hint": null });
+    let late = json!({ "kind": "timeout", "message": "took too long", "hint": "wait" });
     event(&mut stream, "", &json!({ "error": late })).await;
     let answer = session.until(|message| message["id"] == 1).await;
     assert_eq!(
         answer["result"]["content"][0]["text"],
-        "took too long\nstderr until then:\ncc main.c\n"
+        "took too long; wait\nstderr until then:\ncc main.c\n"
     );
 }
