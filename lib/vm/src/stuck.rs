@@ -7,9 +7,18 @@ use std::{sync::Arc, time::Duration};
 
 /// Between attempts to have it go on.
 const AGAIN: Duration = Duration::from_secs(2);
-const FULL: &str = "it could not use its disk and stands still until the host's has room, or the host that has the rest of its volume, or is to hold what it writes, is back (`forkyard volume inspect`)";
+const FULL: &str = "it could not use its disk and stands still until the host's, if that is full, has room, or the host that has the rest of its volume, or is to hold what it writes, is back (`forkyard volume inspect`)";
 
 impl Vm {
+    /// The error of a guest that does not answer because QEMU stopped it; none if it did not. Cancel-safe.
+    pub async fn stopped_by_itself(&self, body: &RunningVm) -> Option<VmError> {
+        let state = body.machine.run_state().await.ok()?;
+        (state == RunState::Failed).then(|| VmError::Silent {
+            vm: self.name(),
+            why: FULL.to_owned(),
+        })
+    }
+
     /// Has the VM go on whenever it stops by itself, as long as it runs at all.
     pub fn watch_for_stops(self: &Arc<Self>, body: &Arc<RunningVm>) {
         let (vm, body) = (Arc::downgrade(self), Arc::downgrade(body));

@@ -74,7 +74,10 @@ impl Host {
                     .instrument(debug_span!("quiesce"))
                     .await;
                 report.quiesce_us = micros(asked.elapsed());
-                still?;
+                if let Err(error) = still {
+                    let why = parent.stopped_by_itself(body).await;
+                    return Err(why.map_or_else(|| error.into(), HostError::from));
+                }
             }
             Ok::<_, HostError>((take, first))
         };

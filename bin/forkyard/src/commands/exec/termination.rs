@@ -21,19 +21,26 @@ const ANSWER: Duration = Duration::from_secs(5);
 pub struct Termination<'a> {
     client: &'a Client,
     vm: &'a str,
+    grace: Duration,
+    answer: Duration,
     due: Option<Instant>,
 }
 
 impl<'a> Termination<'a> {
     /// One for a command that has not been sent it.
     pub fn of(client: &'a Client, vm: &'a str) -> Self {
-        let due = None;
-        Self { client, vm, due }
+        Self {
+            client,
+            vm,
+            grace: GRACE,
+            answer: ANSWER,
+            due: None,
+        }
     }
 
     /// Notes that it has been sent.
     pub fn begin(&mut self) {
-        self.due = Some(Instant::now() + GRACE);
+        self.due = Some(Instant::now() + self.grace);
     }
 
     /// Notes that the VM lives.
@@ -48,17 +55,19 @@ impl<'a> Termination<'a> {
             return std::future::pending().await;
         };
         sleep_until(due).await;
-        // A question to the agent itself, whatever the daemon thinks of it.
+        if !self.is_answered().await {
+            return 128 + u8::try_from(libc::SIGTERM).unwrap_or_default();
+        }
+        // The signal has come there before: a command that goes on all the same is waited for.
+        self.due = None;
+        std::future::pending().await
+    }
+
+    /// Asks the agent itself, whatever the daemon thinks of it.
+    async fn is_answered(&self) -> bool {
         let path = of_files(self.vm, "stat", &[("path", "/")]);
         let asked = self.client.call::<FileEntry>(Method::GET, &path);
-        match timeout(ANSWER, asked).await {
-            // The signal has come there before: a command that goes on all the same is waited for.
-            Ok(Ok(_)) => {
-                self.due = None;
-                std::future::pending().await
-            }
-            Ok(Err(_)) | Err(_) => 128 + u8::try_from(libc::SIGTERM).unwrap_or_default(),
-        }
+        matches!(timeout(self.answer, asked).await, Ok(Ok(_)))
     }
 }
 
@@ -73,6 +82,8 @@ mod tests {
 
     /// Longer than anything here takes.
     const LONG: Duration = Duration::from_secs(60);
+    /// For what is not to come.
+    const SHORT: Duration = Duration::from_millis(100);
 
     /// A daemon whose VM answers with this, or not at all.
     fn daemon(dir: &tempfile::TempDir, answer: Option<&'static str>) -> Client {
@@ -99,6 +110,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let client = daemon(&dir, None);
         let mut termination = Termination::of(&client, "p");
+        (termination.grace, termination.answer) = (SHORT, SHORT);
         termination.begin();
         let code = timeout(LONG, termination.fails()).await;
         assert_eq!(code.expect("it ends"), 143);
@@ -111,12 +123,15 @@ mod tests {
             r#"{"name":"/","kind":"folder","size":0,"mode":493,"uid":0,"gid":0,"mtime_ns":0}"#;
         let client = daemon(&dir, Some(entry));
         let mut termination = Termination::of(&client, "p");
+        (termination.grace, termination.answer) = (SHORT, LONG);
+        assert!(termination.is_answered().await);
         termination.begin();
-        let waits = timeout(GRACE + ANSWER * 2, termination.fails()).await;
+        let waits = timeout(SHORT * 5, termination.fails()).await;
         assert!(waits.is_err(), "{waits:?}");
         // Nor is one that says something.
         termination.begin();
         termination.reached();
-        assert!(timeout(GRACE, termination.fails()).await.is_err());
+        let waits = timeout(SHORT * 5, termination.fails()).await;
+        assert!(waits.is_err(), "{waits:?}");
     }
 }
