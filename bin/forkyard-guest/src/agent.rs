@@ -191,7 +191,7 @@ impl Agent {
     /// A host that has just connected knows nothing of what went before.
     fn hello(&mut self) {
         self.deferred.clear();
-        self.sessions.detach_all();
+        self.sessions.hang_up_all();
         self.calls.hang_up();
         self.outbox.clear();
         self.answer_hello();

@@ -2,6 +2,11 @@
 
 use forkyard_e2e::{Host, eventually};
 use forkyard_types::{KeptCommand, ListedVm};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::io::Write as _;
 
 /// The commands that a VM keeps and that run.
 fn running(host: &Host, vm: &str) -> Vec<KeptCommand> {
@@ -57,7 +62,22 @@ fn commands_go_on_without_their_clients_and_daemons_and_are_kept_in_clones() {
     first.interrupt();
     first.wait();
 
-    // Neither the daemon's end nor a fork ends them.
+    // A command that a client follows ends with the daemon that carried it, whatever it ignores; what came of its
+    // input until then is not taken for the whole.
+    let fed = "trap '' HUP; cat >/m/part; touch /m/whole; sleep 1001";
+    let mut client = host.talk_to(["exec", "-i", "p", "sh", "-c", fed]);
+    let mut input = client.stdin.take().expect("a pipe");
+    input.write_all(b"part").expect("written");
+    host.wait_in("p", "[ -s /m/part ]");
+    for daemon in host.processes("forkyardd") {
+        let pid = Pid::from_raw(daemon.pid.try_into().expect("a pid"));
+        kill(pid, Signal::SIGTERM).expect("told");
+    }
+    assert_eq!(client.wait().expect("waited for").code(), Some(125));
+    host.wait_in("p", "! grep -qs sleep.1001 /proc/[0-9]*/cmdline");
+    host.sh("p", "[ ! -e /m/whole ]");
+
+    // Neither the daemon's end nor a fork ends those that are kept.
     host.kill_9("forkyardd");
     let told = "touch /m/up; until [ -e /m/say ]; do sleep 0.1; done; echo said-$(hostname)";
     let client = host.start(["exec", "p", "sh", "-c", told], "");

@@ -17,7 +17,7 @@ use forkyard_types::{
 use std::{future::pending, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
-    sync::mpsc,
+    sync::{mpsc, oneshot},
     task::JoinHandle,
     time::sleep,
 };
@@ -34,7 +34,8 @@ const TAG: usize = 256;
 pub enum Following {
     /// Nothing: its input ends with what the request has.
     Nothing,
-    /// Input. Its end is that of the command's input; an error hangs the command up.
+    /// Input, whose end is said: one that ends otherwise has lost its client, and the command's input stays
+    /// open. An error hangs the command up.
     Input(mpsc::Receiver<Result<ExecInput, ApiError>>),
 }
 
@@ -66,10 +67,7 @@ impl Used {
         let (events, receiver) = mpsc::channel(WAITING);
         let feeder = match (request.detach, request.keep) {
             (true, _) => Feeder(Vec::new()),
-            (false, keep) => {
-                let end = if keep { End::IsSaid } else { End::Follows };
-                feed(running.input(), input, following, events.clone(), end)
-            }
+            (false, _) => feed(running.input(), input, following, events.clone()),
         };
         let limit = request.timeout_s.filter(|_| !request.detach);
         let lost = self.lost();
@@ -90,10 +88,7 @@ impl Used {
         let feeder = match following {
             // Its input stays open for others.
             Following::Nothing => Feeder(Vec::new()),
-            Following::Input(_) => {
-                let (input, events) = (running.input(), events.clone());
-                feed(input, Vec::new(), following, events, End::IsSaid)
-            }
+            Following::Input(_) => feed(running.input(), Vec::new(), following, events.clone()),
         };
         let lost = self.lost();
         tokio::spawn(relay(running, events, None, lost, (feeder, self.in_use)));
@@ -150,15 +145,6 @@ fn decoded(text: &str) -> Result<Vec<u8>, VmError> {
         .map_err(|_| VmError::Invalid("stdin is not base64".into()))
 }
 
-/// The end of a command's input.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum End {
-    /// Input ends with the end of the stream that its client sends.
-    Follows,
-    /// The client says so; it may leave before.
-    IsSaid,
-}
-
 /// The tasks that bring a command its input; they end with this.
 struct Feeder(Vec<JoinHandle<()>>);
 
@@ -175,7 +161,6 @@ fn feed(
     first: Vec<u8>,
     following: Following,
     events: mpsc::Sender<ExecEvent>,
-    end: End,
 ) -> Feeder {
     // Counted in bytes, as clients count them: however small their pieces are, a signal passes by.
     let (queue, queued) = duplex(usize::try_from(ExecInput::WINDOW).unwrap_or(usize::MAX));
@@ -183,16 +168,41 @@ fn feed(
         Following::Nothing => (None, None),
         Following::Input(input) => (Some(events.clone()), Some(input)),
     };
-    let passing = tokio::spawn(pass_on(controls.clone(), first, queued, telling));
-    let hearing = input.map(|input| tokio::spawn(hear(input, controls, queue, events, end)));
+    let (ends, ended) = oneshot::channel();
+    let passing = tokio::spawn(pass_on(controls.clone(), first, queued, ended, telling));
+    let queue = Queue { bytes: queue, ends };
+    let hearing = match input {
+        Some(input) => Some(tokio::spawn(hear(input, controls, queue, events))),
+        None => {
+            queue.end();
+            None
+        }
+    };
     Feeder([Some(passing), hearing].into_iter().flatten().collect())
 }
 
-/// Passes bytes on as fast as the command reads them, and tells of them; then its input's end.
+/// Bytes on their way to a command. One that is dropped ends nothing: the client may have gone, or this
+/// daemon be ending, and the command must not take what came until then for the whole.
+struct Queue {
+    bytes: DuplexStream,
+    ends: oneshot::Sender<()>,
+}
+
+impl Queue {
+    /// Ends the command's input after what was written.
+    fn end(self) {
+        // Nothing is left to be told that has no reader.
+        let _ = self.ends.send(());
+    }
+}
+
+/// Passes bytes on as fast as the command reads them, and tells of them; then its input's end, if that
+/// was said.
 async fn pass_on(
     controls: Controls,
     first: Vec<u8>,
     mut queued: DuplexStream,
+    ended: oneshot::Receiver<()>,
     telling: Option<mpsc::Sender<ExecEvent>>,
 ) {
     // A command that ends without reading all of it is no error; a link that breaks is told of by
@@ -212,7 +222,8 @@ async fn pass_on(
             return;
         }
     }
-    if controls.end().await.is_ok()
+    if ended.await.is_ok()
+        && controls.end().await.is_ok()
         && let Some(events) = &telling
     {
         let _ = events.send(ExecEvent::Taken(0)).await;
@@ -223,15 +234,14 @@ async fn pass_on(
 async fn hear(
     mut input: mpsc::Receiver<Result<ExecInput, ApiError>>,
     controls: Controls,
-    queue: DuplexStream,
+    queue: Queue,
     events: mpsc::Sender<ExecEvent>,
-    end: End,
 ) {
     let mut queue = Some(queue);
     while let Some(heard) = input.recv().await {
         let acted: Result<(), ApiError> = match heard {
             Ok(ExecInput::Stdin(text)) => match (decoded(&text), &mut queue) {
-                (Ok(bytes), Some(queue)) => match queue.write_all(&bytes).await {
+                (Ok(bytes), Some(queue)) => match queue.bytes.write_all(&bytes).await {
                     Ok(()) => Ok(()),
                     Err(_) => return,
                 },
@@ -239,7 +249,9 @@ async fn hear(
                 (Err(error), _) => Err(error.to_api()),
             },
             Ok(ExecInput::Eof) => {
-                queue = None;
+                if let Some(queue) = queue.take() {
+                    queue.end();
+                }
                 Ok(())
             }
             Ok(ExecInput::Resize(size)) => controls.resize(size).await.map_err(told),
@@ -252,12 +264,8 @@ async fn hear(
         if let Err(error) = acted {
             // Its client reads this as the end.
             let _ = events.send(ExecEvent::Error(error)).await;
-            break;
+            return;
         }
-    }
-    if end == End::IsSaid && queue.is_some() {
-        // The client has left: the command's input is still open, for others.
-        pending::<()>().await;
     }
 }
 

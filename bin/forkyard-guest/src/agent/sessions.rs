@@ -264,11 +264,13 @@ impl Sessions {
         self.outbox.push(ToHost::Kept { session, commands });
     }
 
-    /// Notes that none of them has a reader any more; they go on.
-    pub fn detach_all(&self) {
+    /// Notes that none of them has a client any more, as their clients were an earlier daemon's: those
+    /// that are kept go on, and the others are hung up on.
+    pub fn hang_up_all(&self) {
         self.kept.detach_all();
         for running in std::mem::take(&mut *lock(&self.table)).into_values() {
             running.flow.detach();
+            thread::spawn(move || running.group.hang_up());
         }
     }
 

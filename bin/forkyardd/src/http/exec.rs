@@ -76,7 +76,10 @@ pub async fn attach(
     request: Request,
 ) -> Result<Response, Refusal> {
     let following = match is_lines(&request) {
-        true => Following::Input(follow(Lines::new(request.into_body().into_data_stream()))),
+        true => {
+            let lines = Lines::new(request.into_body().into_data_stream());
+            Following::Input(follow(lines, OnEnd::Leave))
+        }
         false => Following::Nothing,
     };
     Ok(told(
@@ -136,12 +139,25 @@ async fn streamed(request: Request) -> Result<(ExecRequest, Following), Refusal>
         }
     };
     let first = first.ok_or_else(|| refused("the body is empty: its first line is the request"))?;
-    let request = understood(&first)?;
-    Ok((request, Following::Input(follow(lines))))
+    let request: ExecRequest = understood(&first)?;
+    let on_end = match request.keep {
+        true => OnEnd::Leave,
+        false => OnEnd::Eof,
+    };
+    Ok((request, Following::Input(follow(lines, on_end))))
+}
+
+/// Meaning of a body's end.
+#[derive(Clone, Copy, Debug)]
+enum OnEnd {
+    /// The command's input ends.
+    Eof,
+    /// The client leaves, and the input stays open for others.
+    Leave,
 }
 
 /// Understands lines as they come.
-fn follow(mut lines: Lines) -> mpsc::Receiver<Result<ExecInput, ApiError>> {
+fn follow(mut lines: Lines, on_end: OnEnd) -> mpsc::Receiver<Result<ExecInput, ApiError>> {
     let (sender, input) = mpsc::channel(1);
     tokio::spawn(async move {
         loop {
@@ -150,7 +166,13 @@ fn follow(mut lines: Lines) -> mpsc::Receiver<Result<ExecInput, ApiError>> {
                 line = lines.next() => line,
             };
             let heard = match line {
-                Ok(None) => return,
+                Ok(None) => {
+                    if let OnEnd::Eof = on_end {
+                        // It may have been said before.
+                        let _ = sender.send(Ok(ExecInput::Eof)).await;
+                    }
+                    return;
+                }
                 Ok(Some(line)) => understood::<ExecInput>(&line),
                 Err(refusal) => Err(refusal),
             };
