@@ -22,6 +22,8 @@ use tokio::{
     time::{sleep, timeout},
 };
 
+/// Port of a peer's pages, where the file does not say.
+const PAGES: u16 = 7434;
 /// Longest time until names are looked up again.
 const AGAIN: Duration = Duration::from_secs(30);
 /// Longest wait for etcd's list of its members.
@@ -88,9 +90,15 @@ pub async fn keep_cluster(cluster: &Cluster, host: &Host) {
 pub async fn keep_peers(file: &PeersFile, host: &Host) {
     loop {
         // What is wrong with the file is told to requests that need a peer.
-        if let (Ok(places), Ok(pages)) = (file.places(), file.pages()) {
-            let pages = pages.into_iter().filter_map(|at| port(at, Transport::Udp));
-            close(host, pages.collect(), look_up(places).await).await;
+        if let Ok(doors) = file.doors() {
+            let mut all = Found::default();
+            for door in doors {
+                let found = look_up(vec![(door.host, door.api)]).await;
+                all.in_part |= found.in_part;
+                all.closed
+                    .extend(of_peer(&found.closed, door.api, door.pages));
+            }
+            close(host, BTreeSet::new(), all).await;
         }
         sleep(AGAIN).await;
     }
@@ -141,6 +149,17 @@ async fn look_up(places: Vec<(String, u16)>) -> Found {
     all
 }
 
+/// Both ports of a peer, at each of its addresses: those of its name, and that of its pages.
+fn of_peer(known: &BTreeSet<Closed>, api: u16, pages: Option<SocketAddr>) -> BTreeSet<Closed> {
+    let known = known.iter().map(|closed| IpAddr::V4(*closed.at.ip()));
+    let hosts = known.chain(pages.map(|at| at.ip()));
+    let all = hosts.flat_map(|ip| {
+        let pages = pages.unwrap_or(SocketAddr::new(ip, PAGES));
+        of_node(SocketAddr::new(ip, api), pages)
+    });
+    all.collect()
+}
+
 /// Both ports of a node, at both of its addresses.
 fn of_node(api: SocketAddr, pages: SocketAddr) -> impl Iterator<Item = Closed> {
     [api.ip(), pages.ip()].into_iter().flat_map(move |ip| {
@@ -180,6 +199,34 @@ mod tests {
         assert_eq!(closed, BTreeSet::from(want));
         let six = of_node(at("[2001:db8::1]:1"), at("10.1.0.1:2"));
         assert_eq!(six.count(), 2, "guests have IPv4 alone");
+    }
+
+    #[test]
+    fn a_peers_ports_are_closed_at_each_of_its_addresses() {
+        let at = |text: &str| text.parse::<SocketAddr>().expect("an address");
+        let known = ["10.0.0.1:7433", "10.0.0.2:7433"].map(at);
+        let known: BTreeSet<_> = known
+            .into_iter()
+            .filter_map(|at| port(at, Transport::Tcp))
+            .collect();
+        let told = |pages: Option<&str>| {
+            let closed = of_peer(&known, 7433, pages.map(at));
+            let words = closed.iter().map(|it| (it.at.to_string(), it.transport));
+            words.collect::<BTreeSet<_>>()
+        };
+        let both = |ip: &str, pages: u16| {
+            [
+                (format!("{ip}:7433"), Transport::Tcp),
+                (format!("{ip}:{pages}"), Transport::Udp),
+            ]
+        };
+        let want = ["10.0.0.1", "10.0.0.2"].map(|ip| both(ip, 7434));
+        assert_eq!(told(None), want.into_iter().flatten().collect());
+        let want = ["10.0.0.1", "10.0.0.2", "10.1.0.9"].map(|ip| both(ip, 9));
+        assert_eq!(
+            told(Some("10.1.0.9:9")),
+            want.into_iter().flatten().collect()
+        );
     }
 
     #[test]

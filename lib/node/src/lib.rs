@@ -21,7 +21,7 @@ mod tenants;
 mod volumes;
 
 pub use node::{Fence, Node, Ready};
-pub use peers::{Nodes, PeersFile};
+pub use peers::{Doors, Nodes, PeersFile};
 pub use tenants::Rooms;
 
 /// Path at which a host has another one make clones.

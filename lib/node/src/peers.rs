@@ -6,7 +6,7 @@
 //! url = "https://10.0.0.2:7433"
 //! token = "fy_…"            # of `forkyard token create` there
 //! trust = "sha256:…"        # or a file of certificates; the system's if absent
-//! pages = "10.0.0.2:7434"   # its `--pages`, which guests are not to reach; may be absent
+//! pages = "10.0.0.2:7434"   # its `--pages`, which guests are not to reach; if absent, port 7434 where its API is
 //! ```
 //!
 //! It is read whenever a peer is needed, so that it can be changed at any time; what is
@@ -76,6 +76,17 @@ struct Entry {
     pages: Option<SocketAddr>,
 }
 
+/// Ports of a peer that guests are not to reach.
+#[derive(Clone, Debug)]
+pub struct Doors {
+    /// Name or address of the peer.
+    pub host: String,
+    /// TCP port of its API.
+    pub api: u16,
+    /// Where it serves pages, by UDP, as far as the file says.
+    pub pages: Option<SocketAddr>,
+}
+
 /// The other nodes of a cluster.
 #[derive(Debug)]
 pub struct Nodes(pub Cluster);
@@ -89,22 +100,19 @@ impl PeersFile {
         }
     }
 
-    /// Names or addresses of all peers, and their ports.
-    pub fn places(&self) -> Result<Vec<(String, u16)>, ApiError> {
+    /// Ports of all peers that guests are not to reach.
+    pub fn doors(&self) -> Result<Vec<Doors>, ApiError> {
         let known = self.read()?;
-        let places = known.listing.peer.values();
-        let places = places.filter_map(|entry| match entry.url.parse::<Place>() {
-            Ok(Place::Network { host, port }) => Some((host, port)),
+        let peers = known.listing.peer.values();
+        let doors = peers.filter_map(|entry| match entry.url.parse::<Place>() {
+            Ok(Place::Network { host, port }) => Some(Doors {
+                host,
+                api: port,
+                pages: entry.pages,
+            }),
             Ok(Place::Socket(_)) | Err(_) => None,
         });
-        Ok(places.collect())
-    }
-
-    /// Returns the addresses at which peers serve pages, as far as the file says so.
-    pub fn pages(&self) -> Result<Vec<SocketAddr>, ApiError> {
-        let known = self.read()?;
-        let pages = known.listing.peer.values().filter_map(|entry| entry.pages);
-        Ok(pages.collect())
+        Ok(doors.collect())
     }
 
     /// Reads the file, again only if its text has changed.

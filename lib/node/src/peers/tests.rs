@@ -39,14 +39,17 @@ fn a_peer_is_made_once_until_its_file_changes() {
 #[test]
 fn ports_that_guests_are_not_to_reach_are_those_of_the_file() {
     let (_folder, peers) = file(&(pinned() + "pages = \"192.0.2.2:7434\"\n"), 0o600);
-    assert_eq!(
-        peers.places().expect("read"),
-        [("192.0.2.2".to_owned(), 7433)]
-    );
+    let doors = |peers: &PeersFile| {
+        let doors = peers.doors().expect("read");
+        let one = <[Doors; 1]>::try_from(doors).expect("one peer");
+        let [Doors { host, api, pages }] = one;
+        (host, api, pages)
+    };
     let pages: SocketAddr = "192.0.2.2:7434".parse().expect("an address");
-    assert_eq!(peers.pages().expect("read"), [pages]);
+    let host = || "192.0.2.2".to_owned();
+    assert_eq!(doors(&peers), (host(), 7433, Some(pages)));
     let (_folder, peers) = file(&pinned(), 0o600);
-    assert_eq!(peers.pages().expect("read"), []);
+    assert_eq!(doors(&peers), (host(), 7433, None));
 }
 
 #[test]
