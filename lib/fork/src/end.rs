@@ -9,7 +9,7 @@ use crate::{
 use forkyard_agent_link::{CallId, Command, Request};
 use forkyard_records::VmRecord;
 use forkyard_types::{FamilyId, TicketId, VmId, VmState, VmView, VolumeUse};
-use forkyard_vm::{Life, RunningVm, Vm};
+use forkyard_vm::{Life, RunningVm, Vm, VmError};
 use forkyard_vmm::{Cause, MachineRecord};
 use futures::{FutureExt as _, future::BoxFuture};
 use std::{fs, path::Path, sync::Arc, time::Duration};
@@ -82,9 +82,17 @@ impl Host {
     }
 
     /// Ends a VM and removes all that is its own, forks of it that are under way
-    /// included. Not cancel-safe: run it on a task of its own.
+    /// included. One that is being made and not listed yet is waited for. Not cancel-safe: run it
+    /// on a task of its own.
     pub async fn remove(&self, vm: &str) -> Result<VmView, HostError> {
-        let vm = match self.vm(vm) {
+        let found = match self.vm(vm) {
+            Err(HostError::Vm(VmError::Unknown { .. })) => {
+                self.made().await;
+                self.vm(vm)
+            }
+            found => found,
+        };
+        let vm = match found {
             Err(HostError::Elsewhere { .. }) => return self.remove_elsewhere(vm).await,
             found => found?,
         };

@@ -54,7 +54,8 @@ impl Impatient {
 }
 
 /// Advice about a VM or checkpoint that is being made.
-pub const MADE: &str = "`forkyard ps` shows what comes of it, `forkyard rm` ends it";
+pub const MADE: &str =
+    "`forkyard ps` shows it, at the latest once it is made, and `forkyard rm` ends it";
 
 impl Patience {
     /// A request's path, with what it says of waiting.
@@ -139,7 +140,7 @@ pub async fn run(client: &Client, format: Format, run: Run) -> anyhow::Result<Ex
 
 /// A sign of life on standard error, where that is a terminal.
 pub fn spinner(text: String) -> ProgressBar {
-    let bar = ProgressBar::new_spinner().with_message(text);
+    let bar = ProgressBar::new_spinner().with_message(output::line(&text));
     if let Ok(style) = ProgressStyle::with_template("{spinner} {msg} {elapsed}") {
         bar.set_style(style);
     }
