@@ -9,6 +9,8 @@ use forkyard_agent_link::{Command, Exec, ExecInput, ExecOut, Stream};
 use forkyard_types::{
     ErrorKind, ExitStatus, FileEntry, FileRead, FileWatch, FileWrite, FilesWritten,
 };
+use std::{future::pending, time::Duration};
+use tokio::time::sleep;
 
 /// Program of the agent, in every guest.
 pub(crate) const PROGRAM: &str = "/opt/forkyard/bin/forkyard-guest";
@@ -16,6 +18,11 @@ pub(crate) const PROGRAM: &str = "/opt/forkyard/bin/forkyard-guest";
 const MOST_SAID: usize = 4 << 10;
 /// Most bytes of an answer that is no content.
 const MOST_ANSWER: usize = 8 << 20;
+/// Longest time for which a guest may neither say nor take anything. Its agent answers all the while: a
+/// program in it, or a file system of it, hangs.
+const STILL: Duration = Duration::from_secs(120);
+/// Likewise, of the removal of a tree, which says nothing until it is done.
+const REMOVAL: Duration = Duration::from_secs(1800);
 
 /// Content that leaves a guest. Dropped before its end, the guest stops.
 #[derive(Debug)]
@@ -27,6 +34,8 @@ pub struct FilesOut {
     first: Option<Vec<u8>>,
     said: Vec<u8>,
     over: bool,
+    /// Longest time in which nothing comes; none of a folder that is watched.
+    still: Option<Duration>,
 }
 
 /// Content that goes into a guest. Dropped before its end, the guest keeps
@@ -49,7 +58,7 @@ impl Used {
     /// Starts to read a file or a folder as a tar stream. Returns once there is some of
     /// it. Cancel-safe.
     pub async fn read_tree(self, path: String) -> Result<FilesOut, VmError> {
-        self.files_out(vec!["send".into(), path]).await
+        self.files_out(vec!["send".into(), path], STILL).await
     }
 
     /// Starts to read a file. Returns once there is some of it, or its end.
@@ -62,7 +71,7 @@ impl Used {
             number(wanted.offset),
             number(wanted.limit),
         ];
-        self.files_out(words).await
+        self.files_out(words, STILL).await
     }
 
     /// Starts to unpack a tar stream in a guest. Cancel-safe.
@@ -106,9 +115,8 @@ impl Used {
     /// Removes a file, or a folder. Not cancel-safe: what was asked may be done in part.
     pub async fn remove_file(self, path: String, recursive: bool) -> Result<(), VmError> {
         let recursive = if recursive { "recursive" } else { "" };
-        self.files_answer(vec!["remove".into(), path, recursive.into()])
-            .await
-            .map(drop)
+        let words = vec!["remove".into(), path, recursive.into()];
+        self.files_answer_within(words, REMOVAL).await.map(drop)
     }
 
     /// Makes a folder, and those above it that are not there.
@@ -134,8 +142,10 @@ impl Used {
     /// once it is watched; ends with the folder. Cancel-safe.
     pub async fn watch_files(self, wanted: FileWatch) -> Result<FilesOut, VmError> {
         let recursive = if wanted.recursive { "recursive" } else { "" };
-        self.files_out(vec!["watch".into(), wanted.path, recursive.into()])
-            .await
+        let words = vec!["watch".into(), wanted.path, recursive.into()];
+        let mut out = self.files_out(words, STILL).await?;
+        out.still = None;
+        Ok(out)
     }
 
     async fn files(self, words: Vec<String>) -> Result<(Exec, Lost, InUse), VmError> {
@@ -154,7 +164,7 @@ impl Used {
         Ok((running, self.lost(), self.in_use))
     }
 
-    async fn files_out(self, words: Vec<String>) -> Result<FilesOut, VmError> {
+    async fn files_out(self, words: Vec<String>, still: Duration) -> Result<FilesOut, VmError> {
         let (running, lost, in_use) = self.files(words).await?;
         // A file is all in the output: no input.
         running.input().end().await?;
@@ -165,20 +175,31 @@ impl Used {
             first: None,
             said: Vec::new(),
             over: false,
+            still: Some(still),
         };
         out.first = out.next().await?;
         Ok(out)
     }
 
     async fn files_answer(self, words: Vec<String>) -> Result<Vec<u8>, VmError> {
-        let mut out = self.files_out(words).await?;
+        self.files_answer_within(words, STILL).await
+    }
+
+    async fn files_answer_within(
+        self,
+        words: Vec<String>,
+        still: Duration,
+    ) -> Result<Vec<u8>, VmError> {
+        let mut out = self.files_out(words, still).await?;
         let mut answer = Vec::new();
         while let Some(piece) = out.next().await? {
             answer.extend(piece);
             if answer.len() > MOST_ANSWER {
                 return Err(VmError::Files {
                     kind: ErrorKind::Exhausted,
-                    said: "the folder has too many files to be listed at once".into(),
+                    said: format!(
+                        "the guest's answer has more than {MOST_ANSWER} bytes: a folder with so many files cannot be listed at once"
+                    ),
                 });
             }
         }
@@ -196,6 +217,7 @@ impl FilesOut {
             let out = tokio::select! {
                 out = self.running.next() => out,
                 error = &mut self.lost => return Err(error),
+                error = too_still(self.still) => return Err(error),
             };
             match out {
                 Some(ExecOut::Output {
@@ -258,6 +280,7 @@ impl FilesIn {
             tokio::select! {
                 out = self.running.next() => self.hear(out),
                 error = &mut self.lost => self.end = Some(Err(error)),
+                error = too_still(Some(STILL)) => self.end = Some(Err(error)),
             }
         }
         self.end.unwrap_or(Ok(()))?;
@@ -275,7 +298,8 @@ impl FilesIn {
     async fn send(&mut self, bytes: Vec<u8>) -> bool {
         let input = self.input.clone();
         let sent = input.send(bytes);
-        tokio::pin!(sent);
+        let still = too_still(Some(STILL));
+        tokio::pin!(sent, still);
         loop {
             if self.end.is_some() {
                 return false;
@@ -284,6 +308,7 @@ impl FilesIn {
                 biased;
                 out = self.running.next() => self.hear(out),
                 error = &mut self.lost => self.end = Some(Err(error)),
+                error = &mut still => self.end = Some(Err(error)),
                 sent = &mut sent => return match sent {
                     Ok(()) => true,
                     Err(error) => {
@@ -312,6 +337,21 @@ impl FilesIn {
             Some(ExecOut::Lost(error)) => self.end = Some(Err(error.into())),
             end => self.end = Some(ended(end, &self.said)),
         }
+    }
+}
+
+/// Resolves when nothing has come, or been taken, for too long.
+async fn too_still(still: Option<Duration>) -> VmError {
+    let Some(still) = still else {
+        return pending().await;
+    };
+    sleep(still).await;
+    VmError::Files {
+        kind: ErrorKind::Timeout,
+        said: format!(
+            "the guest has done nothing for {} s: a file system in it, or the program that reads and writes its files, hangs",
+            still.as_secs()
+        ),
     }
 }
 

@@ -14,9 +14,9 @@ use crate::{
     output,
 };
 use anyhow::{Context, bail};
-use forkyard_api_client::{Client, ClientError, UploadError, of_files};
+use forkyard_api_client::{Client, ClientError, UploadError, of_files, of_vm};
 use forkyard_files::{FilesError, Noted, Target, Wanted, Writer, pack, unpack};
-use forkyard_types::{FileEntry, FileKind, FilesWritten};
+use forkyard_types::{ErrorKind, FileEntry, FileKind, FilesWritten, VmState, VmView};
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::{
@@ -247,11 +247,23 @@ async fn fetch(
     match (taken, broken) {
         (Ok(copied), _) => Ok(copied),
         (Err(FilesError::Sender(why)), _) => bail!("{vm} gave up: {}", output::line(&why)),
-        (Err(FilesError::Short), Some(error)) => Err(error).context("the copy broke off"),
+        (Err(FilesError::Short), Some(error)) => Err(error).context(broke_off(client, vm).await),
         (Err(error @ FilesError::Unasked { .. }), _) => {
             Err(error).with_context(|| format!("what {vm} sent is refused"))
         }
         (Err(error), _) => Err(error).with_context(|| format!("cannot copy {path} of {vm}")),
+    }
+}
+
+/// Says why a stream of a VM's files may have ended early, as far as its state tells.
+async fn broke_off(client: &Client, vm: &str) -> String {
+    let seen = client.call::<VmView>(Method::GET, &of_vm(vm, "")).await;
+    match seen {
+        Ok(seen) if seen.state == VmState::Stopped => format!("the copy broke off: {vm} stopped"),
+        Err(ClientError::Refused(why)) if why.kind == ErrorKind::NotFound => {
+            format!("the copy broke off: {vm} was removed")
+        }
+        Ok(_) | Err(_) => "the copy broke off".to_owned(),
     }
 }
 
