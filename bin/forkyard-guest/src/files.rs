@@ -6,9 +6,7 @@
 
 mod watch;
 
-use forkyard_files::{
-    FilesError, Noted, Target, Wanted, Writer, cannot_be_replaced, pack, unpack,
-};
+use forkyard_files::{FilesError, Noted, Target, Wanted, Writer, cannot_be_replaced, pack, unpack};
 use forkyard_types::{FileEntry, FileKind, FilesWritten};
 use nix::sys::signal::{SigSet, Signal};
 use std::{
@@ -160,8 +158,7 @@ fn receive(path: &Path) -> Result<(), Failure> {
             notes.push(text);
         }
     };
-    let done = unpack(io::stdin().lock(), target, &mut note)
-        .map_err(|error| said(&error))?;
+    let done = unpack(io::stdin().lock(), target, &mut note).map_err(|error| said(&error))?;
     tell(&FilesWritten {
         files: done.files,
         bytes: done.bytes,

@@ -13,7 +13,7 @@ mod words;
 
 use crate::{commands::progress::Watched, daemon};
 use arguments::Parameters;
-use forkyard_api_client::{Client, ClientError, escaped, of_vm};
+use forkyard_api_client::{Client, escaped, of_vm};
 use forkyard_types::{
     ActivateResponse, ByteCount, CloneResult, ForkRequest, ForkResponse, NetworkPolicy, RequestId,
     RunRequest, VmId, VmView,
@@ -110,12 +110,16 @@ impl ServerHandler for Tools {
         mut context: RequestContext<RoleServer>,
     ) -> Result<CallToolResponse, ErrorData> {
         let name = request.name.clone();
+        let router = Self::tool_router();
+        if router.get(&name).is_none() {
+            let text = format!("there is no tool {}: `tools/list` lists them", cut(&name));
+            return Err(ErrorData::invalid_params(text, None));
+        }
         let may_be_dropped = may_be_dropped(&request);
         let said = Said::default();
         context.extensions.insert(said.clone());
         let (peer, cancelled) = (context.peer.clone(), context.ct.clone());
         let token = context.meta.get_progress_token();
-        let router = Self::tool_router();
         let answer = tokio::select! {
             biased;
             answer = router.call(ToolCallContext::new(self, request, context)) => answer,
@@ -126,9 +130,7 @@ impl ServerHandler for Tools {
         };
         match answer {
             // The model that chose the arguments is to see what is wrong with them.
-            Err(error)
-                if error.code == ErrorCode::INVALID_PARAMS && router.get(&name).is_some() =>
-            {
+            Err(error) if error.code == ErrorCode::INVALID_PARAMS => {
                 Ok(CallToolResult::error(vec![ContentBlock::text(error.message)]).into())
             }
             answer => answer,
@@ -148,7 +150,10 @@ impl ServerHandler for Tools {
                 "the parameters are wrong: `name` has to be a tool's name, and `arguments` an object",
                 None,
             )),
-            false => Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, method, None)),
+            false => {
+                let text = format!("there is no method {}", cut(&method));
+                Err(ErrorData::new(ErrorCode::METHOD_NOT_FOUND, text, None))
+            }
         }
     }
 }
@@ -434,6 +439,15 @@ fn refused(error: impl Into<GuestError>) -> String {
     match error.hint() {
         Some(hint) => format!("{}; {hint}", told(&error)),
         None => told(&error),
+    }
+}
+
+/// Quotes a name that may be of any length, and any text.
+fn cut(name: &str) -> String {
+    const MOST: usize = 60;
+    match name.char_indices().nth(MOST) {
+        Some((at, _)) => format!("{:?}…", &name[..at]),
+        None => format!("{name:?}"),
     }
 }
 

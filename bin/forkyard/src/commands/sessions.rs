@@ -86,7 +86,7 @@ async fn list(client: &Client, format: Format, vm: &str) -> anyhow::Result<ExitC
             command.attached.to_string(),
             command.kept.to_string(),
             command.lost.to_string(),
-            command.tag.clone().unwrap_or_default(),
+            command.tag.as_deref().map(output::line).unwrap_or_default(),
             command.argv.join(" ").escape_debug().to_string(),
         ]
     };

@@ -228,6 +228,17 @@ async fn call_without_parameters_is_told_that_they_are_wrong() {
         let answer = session.until(|message| message["id"] == id).await;
         assert_eq!(answer["error"]["code"], code, "{answer}");
     }
+    // Words of ours, however long the name is.
+    let long = "n".repeat(1 << 20);
+    session.ask(3, &long, json!({})).await;
+    let answer = session.until(|message| message["id"] == 3).await;
+    let told = answer["error"]["message"].as_str().expect("text");
+    assert!(told.starts_with("there is no method \"nnn") && told.len() < 100);
+    let params = json!({ "name": "nonesuch", "arguments": {} });
+    session.ask(4, "tools/call", params).await;
+    let answer = session.until(|message| message["id"] == 4).await;
+    let told = answer["error"]["message"].as_str().expect("text");
+    assert!(told.starts_with("there is no tool \"nonesuch\""), "{told}");
 }
 
 #[tokio::test]
