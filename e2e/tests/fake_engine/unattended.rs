@@ -47,6 +47,17 @@ fn a_vm_that_is_not_used_sleeps_and_is_woken_by_its_next_use() {
     used.interrupt();
     drop(used);
     sleeps(&host, "w", VmState::Paused);
+    // It wakes a VM, too; what is sent to others, or by the host, does not.
+    host.sh("p", "true");
+    assert!(host.vm("w").asleep);
+    host.python(SENDS);
+    let w = host.vm("w");
+    assert_eq!((w.asleep, w.state), (false, VmState::Running));
+    sleeps(&host, "w", VmState::Paused);
+    // What its user has paused stays so.
+    host.ok(["pause", "w"]);
+    host.python(SENDS);
+    assert_eq!(host.vm("w").state, VmState::Paused);
     host.ok(["rm", "w"]);
     sleeps(&host, "p", VmState::Paused);
     assert!(host.ok(["ps"]).contains("asleep"));

@@ -76,6 +76,7 @@ impl Host {
         host.watch_blockd();
         host.watch_rules();
         host.watch_idle();
+        host.watch_ports();
         // What was found is not news.
         host.parts.registry().announce();
         host.lives.settled.send_replace(true);

@@ -32,6 +32,7 @@ mod idle;
 mod images;
 mod independence;
 mod joining;
+mod knock;
 mod lives;
 mod migrate;
 mod pause;

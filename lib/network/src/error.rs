@@ -22,6 +22,12 @@ pub enum NetworkError {
         /// Answer of the host.
         source: io::Error,
     },
+    /// The kernel does not tell what passed through interfaces.
+    #[error("cannot read counters of interfaces")]
+    Interfaces {
+        /// Cause.
+        source: io::Error,
+    },
     /// Another daemon has the networks of this namespace.
     #[error(
         "the family networks belong to another daemon: give each daemon a network namespace of its own"
@@ -132,6 +138,7 @@ impl NetworkError {
             | Self::Dhcp { source, .. }
             | Self::Places { source, .. }
             | Self::Forwarder { source, .. }
+            | Self::Interfaces { source }
             | Self::Setting { source, .. } => privilege(source),
             Self::Port { .. } if self.is_conflict() => {
                 Some("another VM or a program on the host has it: choose another port")

@@ -34,6 +34,7 @@ mod family_rules;
 mod fetchers;
 mod forwarder;
 mod forwarding;
+mod heard;
 mod named;
 mod names;
 mod nft;
@@ -51,6 +52,7 @@ mod watch;
 
 pub use closed::Closed;
 pub use error::NetworkError;
+pub use heard::packets_in;
 pub use names::Link;
 pub use ports::Ports;
 pub use wall::Wall;
