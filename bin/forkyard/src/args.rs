@@ -191,8 +191,10 @@ pub enum Command {
         after_help = "Examples:\n  forkyard cp input p:/root && forkyard cp p-3:/root/result .\n  forkyard cp p:/srv - | tar x\n  tar c src | forkyard cp - p:/srv"
     )]
     Cp(Copy),
-    /// List the VMs.
-    #[command(after_help = "Examples:\n  forkyard ps -o json\n  forkyard ps --label user=ada")]
+    /// List the VMs, checkpoints among them.
+    #[command(
+        after_help = "Examples:\n  forkyard ps -o json\n  forkyard ps --label user=ada --state running\n  forkyard ps --state checkpoint"
+    )]
     Ps(Ps),
     /// Commands that go on in a VM without a client: list, attach, kill.
     ///

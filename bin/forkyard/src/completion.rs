@@ -105,6 +105,7 @@ fn named(command: Command, group: &str) -> Command {
             ("name", "volume") => "/v1/volumes",
             ("token" | "tokens", "token") => "/v1/tokens",
             ("nodes" | "node", _) => "/v1/nodes",
+            ("to", "fork" | "migrate" | "evacuate") => "/v1/hosts",
             ("from" | "to", "cp") => return places(arg),
             _ => return arg,
         };
@@ -144,7 +145,10 @@ fn names(list: &'static str, end: &str) -> Vec<CompletionCandidate> {
     });
     // Not waited for: a name that is being looked up takes its time.
     runtime.shutdown_background();
-    let name = |it: &Value| it["name"].as_str().map(|name| format!("{name}{end}"));
+    let name = |it: &Value| {
+        let name = it.as_str().or_else(|| it["name"].as_str());
+        name.map(|name| format!("{name}{end}"))
+    };
     answer
         .unwrap_or_default()
         .iter()

@@ -157,6 +157,7 @@ impl Modify for Reached {
 fn common() -> OpenApiRouter<Shared> {
     OpenApiRouter::with_openapi(Description::openapi())
         .routes(routes!(host::ping))
+        .routes(routes!(host::hosts))
         .routes(routes!(events::events))
         .routes(routes!(vms::list, vms::run))
         .routes(routes!(vms::one, vms::remove))

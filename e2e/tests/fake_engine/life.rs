@@ -3,6 +3,10 @@
 use crate::MACHINE;
 use forkyard_e2e::Host;
 use forkyard_types::{VmState, VmView};
+use std::{
+    io::{Read, Write},
+    os::unix::net::UnixStream,
+};
 
 #[test]
 fn clones_have_the_memory_of_their_parent_as_it_was_and_their_own_from_then_on() {
@@ -356,5 +360,123 @@ fn what_makes_no_sense_is_refused_in_words_of_its_user() {
         said.contains("arguments") && said.contains("standard input"),
         "{said}"
     );
+    host.end();
+}
+
+/// Lists all in pages of two while the last of the first page goes away.
+const PAGES: &str = r#"
+from forkyard_host import Forkyard, ForkyardError
+fy = Forkyard()
+names = [vm.name for vm in fy.vms()]
+first = fy.vms(limit=2)
+second = fy.vms(limit=2, after=first[-1])
+first[-1].remove()
+again = fy.vms(limit=2, after=first[-1])
+assert [vm.id for vm in again] == [vm.id for vm in second]
+pages = first + second + fy.vms(limit=2, after=second[-1])
+assert len(names) == 5 and [vm.name for vm in pages] == names, (names, pages)
+"#;
+
+/// What both clients can say of a VM, and wait for.
+const TOLD: &str = r#"
+import asyncio
+from forkyard_host import AsyncForkyard, Forkyard, ForkyardError
+
+def refused(kind, call):
+    try:
+        call()
+    except ForkyardError as error:
+        assert error.kind == kind, (error.kind, error)
+    else:
+        raise AssertionError(kind)
+
+fy = Forkyard()
+p, c = fy.vm("p"), fy.checkpoints()[0]
+assert [c.name] == ["c"] and [vm.name for vm in fy.vms(state="paused,stopped")] == ["q"]
+assert [vm.name for vm in fy.vms(labels={"user": "ada", "odd": "a,b"}, state="running")] == ["p"]
+used = p.usage()
+assert used["private"] > 0 and "vm" not in used, used
+assert {one["vm"]["name"] for one in fy.usage()["vms"]} == {"p", "q", "c"}
+assert p.inspect()["vm"]["id"] == p.id and p.forks() == [] and fy.hosts() == []
+refused("conflict", c.wait)
+refused("timeout", lambda: p.wait("stopped", timeout=0.1))
+assert p.wait() is p
+
+async def on_the_loop():
+    fy = AsyncForkyard()
+    p, q = await fy.vm("p"), (await fy.vms(state="paused"))[0]
+    waiting = asyncio.create_task(q.wait(timeout=60))
+    await asyncio.sleep(0.1)
+    await q.resume()
+    assert (await waiting).state == "running"
+    assert [vm.name for vm in await fy.checkpoints()] == ["c"]
+    assert (await p.usage())["at_us"] > used["at_us"] and (await p.inspect())["vm"]["id"] == p.id
+    gone = asyncio.create_task(q.wait("removed"))
+    await q.remove()
+    await gone
+    try:
+        await q.wait("running")
+    except ForkyardError as error:
+        assert error.kind == "conflict", error
+
+asyncio.run(on_the_loop())
+"#;
+
+/// The whole answer to a GET.
+fn get(host: &Host, path: &str) -> String {
+    let mut socket = UnixStream::connect(host.folder().join("run/api.sock")).expect("a daemon");
+    let request = format!("GET {path} HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n");
+    socket.write_all(request.as_bytes()).expect("sent");
+    let mut answer = String::new();
+    socket.read_to_string(&mut answer).expect("an answer");
+    answer
+}
+
+#[test]
+fn vms_are_listed_by_state_and_in_pages_though_one_goes_away_meanwhile() {
+    let host = Host::fake();
+    for name in ["a", "b", "c", "d", "e"] {
+        host.ok(["run", "tiny", "--name", name]);
+    }
+    host.python(PAGES);
+    let first = get(&host, "/v1/vms?labels=&limit=3");
+    let link = first.lines().find(|line| line.starts_with("link: "));
+    let link = link.expect("the next page").to_owned();
+    let next = link.trim_start_matches("link: <");
+    let (next, rest) = next.split_once('>').expect("an address");
+    assert_eq!(rest, "; rel=\"next\"");
+    let last = get(&host, next);
+    let listed = last.matches("\"epoch\":").count();
+    assert!(!last.contains("link: ") && listed == 1, "{last}");
+    let left: Vec<VmView> = host.json(["ps"]);
+    let paused = left[0].name.to_string();
+    host.ok(["pause", &paused]);
+    host.ok(["checkpoint", left[1].name.as_str(), "--name", "kept"]);
+    let listed = |states: &[&str]| {
+        let mut words = vec!["ps"];
+        words.extend(states.iter().flat_map(|state| ["--state", state]));
+        let all: Vec<VmView> = host.json(words);
+        let names: Vec<_> = all.iter().map(|vm| vm.name.to_string()).collect();
+        names.join(" ")
+    };
+    assert_eq!(listed(&["checkpoint"]), "kept");
+    assert_eq!(listed(&["paused", "checkpoint"]), format!("{paused} kept"));
+    for wrong in ["state=asleep", "limit=0", "after=x", "label=a=b"] {
+        let told = get(&host, &format!("/v1/vms?{wrong}"));
+        assert!(told.contains("\"kind\":\"invalid\""), "{wrong}: {told}");
+    }
+    host.end();
+}
+
+#[test]
+fn both_python_clients_tell_of_what_a_vm_uses_and_wait_for_its_state() {
+    let host = Host::fake();
+    host.ok([
+        "run", "tiny", "--name", "p", "--label", "user=ada", "--label", "odd=a,b",
+    ]);
+    host.ok(["run", "tiny", "--name", "q"]);
+    host.ok(["pause", "q"]);
+    host.ok(["checkpoint", "p", "--name", "c"]);
+    host.python(TOLD);
     host.end();
 }

@@ -14,6 +14,18 @@ use std::collections::BTreeSet;
 const PEERS: &str = "peers";
 
 impl Host {
+    /// Returns the names of other hosts that VMs can be made on and moved to; none where none are known.
+    /// May read a file.
+    pub fn other_hosts(&self) -> Result<Vec<String>, HostError> {
+        let Some(neighbours) = self.neighbours() else {
+            return Ok(Vec::new());
+        };
+        neighbours.names().map_err(|source| HostError::Peer {
+            peer: PEERS.to_owned(),
+            source,
+        })
+    }
+
     /// Returns the CPU that all of these hosts and this one can give; none if there are none. A host
     /// that does not answer is an error, for what it lacks is not known. Cancel-safe.
     pub(crate) async fn baseline(
@@ -26,12 +38,8 @@ impl Host {
         }
         let mut names: BTreeSet<_> = hosts.iter().cloned().collect();
         if names.remove(PEERS) {
-            let neighbours = self.neighbours().ok_or(HostError::NoPeers)?;
-            let known = neighbours.names();
-            names.extend(known.map_err(|source| HostError::Peer {
-                peer: PEERS.to_owned(),
-                source,
-            })?);
+            self.neighbours().ok_or(HostError::NoPeers)?;
+            names.extend(self.other_hosts()?);
         }
         let cpus = names.iter().map(|name| self.cpu_at(name, accel));
         let mut common = self.parts.engine.cpu(accel)?;

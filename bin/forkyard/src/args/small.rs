@@ -23,6 +23,10 @@ pub struct Ps {
     /// Those alone that have this label; may be repeated.
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = exec::variable)]
     pub labels: Vec<(String, String)>,
+    /// Those alone in this state; may be repeated.
+    #[arg(long = "state", value_name = "STATE",
+        value_parser = ["starting", "running", "paused", "stopped", "checkpoint"])]
+    pub states: Vec<String>,
 }
 
 /// One VM.

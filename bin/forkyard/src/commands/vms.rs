@@ -243,7 +243,11 @@ fn mode(live: bool) -> ForkMode {
 
 /// Lists the VMs.
 pub async fn list(client: &Client, format: Format, wanted: &Ps) -> anyhow::Result<ExitCode> {
-    let mut vms: Vec<ListedVm> = client.call(Method::GET, "/v1/vms").await?;
+    let mut path = "/v1/vms".to_owned();
+    if !wanted.states.is_empty() {
+        path += &format!("?state={}", wanted.states.join(","));
+    }
+    let mut vms: Vec<ListedVm> = client.call(Method::GET, &path).await?;
     let has =
         |vm: &ListedVm, (name, value): &(String, String)| vm.vm.labels.0.get(name) == Some(value);
     vms.retain(|vm| wanted.labels.iter().all(|label| has(vm, label)));

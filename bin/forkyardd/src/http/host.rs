@@ -15,6 +15,14 @@ pub async fn ping() -> StatusCode {
     StatusCode::NO_CONTENT
 }
 
+/// List the other hosts that VMs can be forked and moved to, by the names that they have here: nodes of the
+/// cluster that are not lost, or peers.
+#[utoipa::path(get, path = "/v1/hosts", tag = "host",
+    responses((status = 200, body = Vec<String>, description = "Their names"), Refusal))]
+pub async fn hosts(State(host): Shared) -> Answer<Vec<String>> {
+    Ok(Json(host.other_hosts()?))
+}
+
 /// The page images that memories of clones are views of.
 #[utoipa::path(get, path = "/v1/pages", tag = "host",
     responses((status = 200, body = Vec<ImageView>, description = "The page images"), Refusal))]

@@ -6,7 +6,7 @@ use axum::{
     Json,
     body::{Body, Bytes, to_bytes},
     extract::{Extension, Request, State},
-    http::{StatusCode, Uri, header},
+    http::{HeaderName, StatusCode, Uri, header},
     response::{IntoResponse, Response},
 };
 use forkyard_api_client::Client;
@@ -15,8 +15,8 @@ use forkyard_fork::{Host, HostError, Said, VmError};
 use forkyard_node::Node;
 use forkyard_types::{
     CheckpointRequest, CloneResult, ErrorKind, ForkProgress, ForkRequest, ForkResponse,
-    ForkStarted, ListedVm, MigrateRequest, MigrateResponse, NodeName, RunRequest, Usage, VmInspect,
-    VmView,
+    ForkStarted, ListPlace, ListedVm, MigrateRequest, MigrateResponse, NodeName, RunRequest, Usage,
+    VmInspect, VmView, VmsRequest,
 };
 use futures::{StreamExt, stream};
 use serde::Deserialize;
@@ -29,13 +29,15 @@ type Cluster = State<Option<Node>>;
 
 /// List the VMs, the oldest first: in a cluster those of every node, this
 /// one's first, as the others last told of them.
-#[utoipa::path(get, path = "/v1/vms", operation_id = "list_vms", tag = "vms", params(Wanted), responses((status = 200, body = Vec<ListedVm>, description = "The VMs"), Refusal))]
+#[utoipa::path(get, path = "/v1/vms", operation_id = "list_vms", tag = "vms", params(VmsRequest), responses(
+    (status = 200, body = Vec<ListedVm>, description = "The VMs", headers(("link" = String, description = "With `limit`: address of the next page, if there is one"))), Refusal))]
 pub async fn list(
     State(host): Shared,
     State(node): Cluster,
     Extension(asker): Extension<Asker>,
-    Query(wanted): Query<Wanted>,
-) -> Answer<Vec<ListedVm>> {
+    Query(wanted): Query<VmsRequest>,
+    uri: Uri,
+) -> Result<Response, Refusal> {
     let here = node.as_ref().map(|node| node.cluster().name().clone());
     if wanted.made {
         host.made().await;
@@ -64,37 +66,24 @@ pub async fn list(
             }
         }
     }
-    vms.retain(|vm| wanted.names(&vm.vm));
-    let filter = wanted.labels.unwrap_or_default();
-    if let Some(wrong) = { vms.iter() }.find_map(|vm| vm.vm.labels.match_filter(&filter).err()) {
+    if let Some(wrong) = vms.iter().find_map(|vm| wanted.wants(&vm.vm).err()) {
         let text = format!("the filter {wrong:?} is not NAME=VALUE");
         return Err(Refusal::new(ErrorKind::Invalid, &text).answered(StatusCode::BAD_REQUEST));
     }
-    vms.retain(|vm| vm.vm.labels.match_filter(&filter) == Ok(true));
-    Ok(Json(vms))
+    vms.retain(|vm| wanted.wants(&vm.vm) == Ok(true));
+    let next = wanted.page(&mut vms, |vm| &vm.vm);
+    let next = next.map(|after| next_page(&uri, after));
+    Ok((next, Json(vms)).into_response())
 }
 
-/// VMs that are listed.
-#[derive(Debug, Deserialize, IntoParams)]
-#[into_params(parameter_in = Query)]
-pub struct Wanted {
-    /// Those that have all these labels: `NAME=VALUE`, separated by commas.
-    #[serde(default)]
-    labels: Option<String>,
-    /// True: answer once VMs that are being made at the host that is asked are there, or have
-    /// failed. Those whose making begins later are not waited for.
-    #[serde(default)]
-    made: bool,
-    /// Those that have one of these names or ids, separated by commas.
-    #[serde(default)]
-    names: Option<String>,
-}
-
-impl Wanted {
-    fn names(&self, vm: &VmView) -> bool {
-        let named = |it: &str| it == vm.name.as_str() || it == vm.id.as_str();
-        { self.names.as_ref() }.is_none_or(|names| names.split(',').any(named))
-    }
+/// The header that leads to the page of a list after this one.
+fn next_page(uri: &Uri, after: ListPlace) -> [(HeaderName, String); 1] {
+    let query = uri.query().unwrap_or_default().split('&');
+    let same = query.filter(|part| !part.starts_with("after="));
+    let mut words: Vec<_> = same.map(str::to_owned).collect();
+    words.push(format!("after={after}"));
+    let link = format!("<{}?{}>; rel=\"next\"", uri.path(), words.join("&"));
+    [(header::LINK, link)]
 }
 
 /// Choice whether the answer comes when the work is done.
