@@ -1,8 +1,8 @@
 //! Rules every change keeps, all checked even if the first is broken.
 
 use crate::{
-    dist::Profile, features, header, house, openapi, pages, run::cargo, stages::Stages, supply,
-    supply::Adviser, untested, validators::Validators,
+    clients, dist::Profile, features, header, house, openapi, pages, run::cargo, stages::Stages,
+    supply, supply::Adviser, untested, validators::Validators,
 };
 use anyhow::Result;
 use std::path::Path;
@@ -46,6 +46,7 @@ pub fn all(root: &Path) -> Result<()> {
     match Validators::install(root) {
         Ok(validators) => {
             stages.run(name, || validators.check(root));
+            stages.run("types of the Python client", || validators.types(root));
         }
         // Where it would not be seen that it was left out, it fails.
         Err(why) if std::env::var_os("CI").is_some() => {
@@ -53,6 +54,7 @@ pub fn all(root: &Path) -> Result<()> {
         }
         Err(why) => stages.skip(name, &why),
     }
+    stages.run("SDKs are alike", || clients::check(root));
     stages.run("features", || features::check(root));
     stages.run("supply", || supply::check(root));
     match Adviser::find() {

@@ -11,6 +11,7 @@
 
 mod beside;
 mod check;
+mod clients;
 mod dist;
 mod features;
 mod guest;

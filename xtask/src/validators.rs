@@ -1,6 +1,6 @@
 //! The description of the HTTP API as other people's tools read it: a validator, and a generator of
-//! clients that must not have to leave anything out. From PyPI, into a virtual
-//! environment under `target/`.
+//! clients that must not have to leave anything out; and a checker of the Python client's types. From PyPI,
+//! into a virtual environment under `target/`.
 
 use crate::{openapi::PLACE, run::program};
 use anyhow::{Context, Result};
@@ -51,6 +51,14 @@ impl Validators {
             .args(["generate", "--fail-on-warning", "--path", PLACE])
             .args(["--config", CONFIG, "--meta", "none", "--overwrite"])
             .args(["--output-path", "target/openapi-client"])
+            .done()
+    }
+
+    /// Has the types of the Python client checked.
+    pub fn types(&self, root: &Path) -> Result<()> {
+        program(&self.0.join("bin/mypy"), root)
+            .args(["--strict", "--cache-dir", "target/mypy"])
+            .arg("sdk/python/forkyard_host")
             .done()
     }
 }

@@ -21,7 +21,7 @@ from ._client import PIPE, Pipe
 from ._copy import Destination, Packed, pieces
 from ._output import INLINE, given, octets
 from ._types import ExecResult, FileEntry, Forked, ForkyardError, Unreachable
-from ._view import View, activated, command, forked
+from ._view import View, Waiting, activated, command, forked, used
 from ._watch import of_watch
 
 
@@ -37,10 +37,24 @@ class AsyncForkyard:
         """Boot a VM; see Forkyard.run."""
         return AsyncVm(self._end, await self._end.ask(_calls.run(image, name, vcpus, memory, warm, more)))
 
-    async def vms(self, *, labels: Mapping[str, str] | None = None) -> list[AsyncVm]:
-        """Every VM, or those that have all these labels, the oldest first."""
-        views = await self._end.ask(_calls.vms())
+    async def vms(
+        self, *, labels: Mapping[str, str] | None = None, state: str | None = None, limit: int | None = None, after: AsyncVm | None = None
+    ) -> list[AsyncVm]:
+        """Every VM, or those of a selection, the oldest first; see Forkyard.vms."""
+        views = await self._end.ask(_calls.vms(labels, state, limit, after))
         return [AsyncVm(self._end, view) for view in _calls.labelled(views, labels)]
+
+    async def checkpoints(self) -> list[AsyncVm]:
+        """Every checkpoint, the oldest first."""
+        return await self.vms(state="checkpoint")
+
+    async def hosts(self) -> list[str]:
+        """Other hosts that VMs can be forked and moved to: nodes of the cluster, or peers, by name."""
+        return list(await self._end.ask(_calls.hosts()))
+
+    async def usage(self) -> dict[str, Any]:
+        """What every VM has used of the host so far; see Forkyard.usage."""
+        return dict(await self._end.ask(_calls.usage()))
 
     async def vm(self, name: str) -> AsyncVm:
         """The VM of this name or id."""
@@ -150,6 +164,26 @@ class AsyncForkyard:
         """Make an image of a container image in a registry; see Forkyard.pull_image."""
         return dict(await self._end.ask(_calls.pull_image(reference, name, start, size, size_mib)))
 
+    async def build_image(
+        self,
+        name: str,
+        context: str | PathLike[str],
+        *,
+        dockerfile: str = "Dockerfile",
+        build_args: Mapping[str, str] | None = None,
+        size: int | None = None,
+        start: bool = False,
+    ) -> dict[str, Any]:
+        """Make an image from a Dockerfile; see Forkyard.build_image."""
+        packed = Packed(fspath(context).rstrip("/") + "/.")
+        try:
+            return dict(await self._end.ask(_calls.build_image(name, dockerfile, build_args or {}, size, start), packed))
+        except ForkyardError:
+            # What could not be read here comes first: the rest follows from it.
+            if packed.error is not None:
+                raise packed.error from None
+            raise
+
     async def commit_image(self, vm: str, name: str) -> dict[str, Any]:
         """Make an image of a VM's disk; see Forkyard.commit_image."""
         return dict(await self._end.ask(_calls.commit_image(vm, name)))
@@ -167,6 +201,14 @@ class AsyncForkyard:
     async def snapshot_volume(self, name: str, snapshot: str) -> dict[str, Any]:
         """Keep a volume as it is, also while a VM writes it."""
         return dict(await self._end.ask(_calls.snapshot_volume(name, snapshot)))
+
+    async def remove_volume_snapshot(self, name: str, snapshot: str) -> dict[str, Any]:
+        """Remove a snapshot of a volume that no VM lies over."""
+        return dict(await self._end.ask(_calls.remove_volume_snapshot(name, snapshot)))
+
+    async def resize_volume(self, name: str, size: int) -> dict[str, Any]:
+        """Give a volume that no VM has so many bytes."""
+        return dict(await self._end.ask(_calls.resize_volume(name, size)))
 
     async def volume_why(self, name: str, block: int) -> dict[str, Any]:
         """Why a block was sent, or was not; see Forkyard.volume_why."""
@@ -231,9 +273,36 @@ class AsyncVm(View):
         self.view = await self._end.ask(_calls.vm(self.id))
         return self
 
+    async def inspect(self) -> dict[str, Any]:
+        """Ask for all that is known of it; see Vm.inspect."""
+        return dict(await self._end.ask(_calls.inspect(self.id)))
+
+    async def usage(self) -> dict[str, Any]:
+        """What it has used of the host so far; see Vm.usage."""
+        return used(await self._end.ask(_calls.usage()), self)
+
+    async def wait(self, until: str = "running", timeout: float | None = None) -> AsyncVm:
+        """Wait until it is running, paused, stopped or removed; see Vm.wait."""
+        waiting = Waiting(self.name, until, timeout)
+        while not waiting.over(await self._state()):
+            await asyncio.sleep(waiting.pause())
+        return self
+
+    async def _state(self) -> str | None:
+        try:
+            return (await self.refresh()).state
+        except ForkyardError as error:
+            if error.kind != "not_found":
+                raise
+            return None
+
     async def fork(self, count: int = 1, *, live: bool = False, **more: Any) -> Forked[AsyncVm]:
         """Fork it; see Vm.fork."""
         return forked(await self._end.ask(_calls.fork(self.id, count, live, more)), lambda view: AsyncVm(self._end, view))
+
+    async def forks(self) -> list[dict[str, Any]]:
+        """Forks of it that are under way, and the last that were; see Vm.forks."""
+        return list(await self._end.ask(_calls.forks(self.id)))
 
     async def checkpoint(self, name: str | None = None, *, live: bool = False) -> AsyncVm:
         """Keep this instant on disk."""

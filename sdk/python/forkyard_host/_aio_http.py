@@ -245,9 +245,9 @@ class AsyncEndpoint(Place):
         self.presence = _Presence(self)
         """Connections that wait for this daemon."""
 
-    async def ask(self, call: Call) -> Any:
+    async def ask(self, call: Call, content: Iterable[bytes] | None = None) -> Any:
         """Sends a request and reads the whole answer."""
-        stream = await self.open(call.method, call.path, call.body)
+        stream = await self.open(call.method, call.path, call.body, content)
         try:
             return json.loads(await stream.read() or "null")
         finally:

@@ -8,7 +8,7 @@ from typing import Any, Iterable, Mapping, NamedTuple, Sequence
 from urllib.parse import quote, urlencode
 
 from ._types import ForkyardError
-
+from ._view import View
 
 MOST_READ = 1 << 30
 """Most bytes that are read of a file at once."""
@@ -96,9 +96,34 @@ def run(image: str, name: str | None, vcpus: int, memory: int, warm: int, more: 
     return Call("POST", "/v1/vms", wanted)
 
 
-def vms() -> Call:
+def vms(labels: Mapping[str, str] | None, state: str | None, limit: int | None, after: View | None) -> Call:
     """Lists VMs."""
-    return Call("GET", "/v1/vms")
+    # A filter separates labels by commas: `labelled` looks for one that has a comma itself.
+    plain = [f"{name}={value}" for name, value in (labels or {}).items() if "," not in name + value]
+    place = after and f"{after.view['created']}-{after.view['family']}-{after.view['member']}"
+    asked = {"labels": ",".join(plain) or None, "state": state, "limit": limit, "after": place}
+    query = urlencode({name: word for name, word in asked.items() if word is not None})
+    return Call("GET", f"/v1/vms?{query}" if query else "/v1/vms")
+
+
+def hosts() -> Call:
+    """Lists other hosts."""
+    return Call("GET", "/v1/hosts")
+
+
+def usage() -> Call:
+    """Asks for the use that VMs have made of the host."""
+    return Call("GET", "/v1/usage")
+
+
+def inspect(vm: str) -> Call:
+    """Describes a VM in full."""
+    return Call("GET", of_vm(vm, "inspect"))
+
+
+def forks(vm: str) -> Call:
+    """Lists forks of a VM."""
+    return Call("GET", of_vm(vm, "forks"))
 
 
 def labelled(views: list[dict[str, Any]], labels: Mapping[str, str] | None) -> list[dict[str, Any]]:
@@ -203,6 +228,16 @@ def snapshot_volume(name: str, snapshot: str) -> Call:
     return Call("POST", of_volume(name, "snapshots"), {"name": snapshot})
 
 
+def remove_volume_snapshot(name: str, snapshot: str) -> Call:
+    """Removes a snapshot of a volume."""
+    return Call("DELETE", of_volume(name, "snapshots", snapshot))
+
+
+def resize_volume(name: str, size: int) -> Call:
+    """Gives a volume another size."""
+    return Call("POST", of_volume(name, "resize"), {"size": size})
+
+
 def volume_why(name: str, block: int) -> Call:
     """Tells why a block was sent, or was not."""
     return Call("GET", of_volume(name, "why") + f"?block={block:d}")
@@ -261,6 +296,13 @@ def image(name: str) -> Call:
 def pull_image(reference: str, name: str, start: bool, size: int | None, size_mib: int | None) -> Call:
     """Makes an image of a container image."""
     return Call("POST", of_image(name, "pull"), {"reference": reference, "start": start, "size": size, "size_mib": size_mib})
+
+
+def build_image(name: str, dockerfile: str, args: Mapping[str, str], size: int | None, start: bool) -> Call:
+    """Makes an image from a Dockerfile; the context is the body."""
+    asked = {"dockerfile": dockerfile, "build_args": encoded(dict(args)).decode() if args else None, "size": size, "start": flag(start)}
+    query = urlencode({name: word for name, word in asked.items() if word is not None})
+    return Call("PUT", of_image(name, "build") + "?" + query)
 
 
 def commit_image(vm: str, name: str) -> Call:

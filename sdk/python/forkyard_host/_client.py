@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import time
 from base64 import b64encode
 from os import PathLike, fspath
 from types import TracebackType
@@ -11,13 +12,13 @@ from typing import Any, Iterable, List, Mapping, Sequence
 
 from . import _calls
 from ._calls import of_vm
-from ._copy import get, pieces, put
+from ._copy import Packed, get, pieces, put
 from ._events import Events
 from ._http import Endpoint
 from ._output import INLINE, given, octets
 from ._process import Process
 from ._types import ExecResult, FileEntry, Forked, ForkyardError
-from ._view import View, activated, command, forked
+from ._view import View, Waiting, activated, command, forked, used
 from ._watch import Changes
 
 
@@ -54,9 +55,31 @@ class Forkyard:
         """
         return Vm(self._end, self._end.ask(_calls.run(image, name, vcpus, memory, warm, more)))
 
-    def vms(self, *, labels: Mapping[str, str] | None = None) -> list[Vm]:
-        """Every VM, or those that have all these labels, the oldest first."""
-        return [Vm(self._end, view) for view in _calls.labelled(self._end.ask(_calls.vms()), labels)]
+    def vms(
+        self, *, labels: Mapping[str, str] | None = None, state: str | None = None, limit: int | None = None, after: Vm | None = None
+    ) -> list[Vm]:
+        """Every VM, or those that have all these labels and this state, the oldest first. Checkpoints are among them.
+
+        `state`: starting, running, paused, stopped or checkpoint, or several with commas between them.
+        `limit`: a page of at most so many; `after`: the last VM of the page before, which may be gone meanwhile.
+        """
+        views = self._end.ask(_calls.vms(labels, state, limit, after))
+        return [Vm(self._end, view) for view in _calls.labelled(views, labels)]
+
+    def checkpoints(self) -> list[Vm]:
+        """Every checkpoint, the oldest first. One is forked, renamed and removed like a VM."""
+        return self.vms(state="checkpoint")
+
+    def hosts(self) -> list[str]:
+        """Other hosts that VMs can be forked and moved to: nodes of the cluster, or peers, by name."""
+        return list(self._end.ask(_calls.hosts()))
+
+    def usage(self) -> dict[str, Any]:
+        """What every VM has used of the host so far: `vms` with cpu_us, resident, private and more of each, and `at_us`.
+
+        The difference between two answers is the use in between.
+        """
+        return dict(self._end.ask(_calls.usage()))
 
     def vm(self, name: str) -> Vm:
         """The VM of this name or id; ForkyardError of kind not_found if there is none."""
@@ -194,6 +217,27 @@ class Forkyard:
         `size` of the guest's disk is in bytes."""
         return dict(self._end.ask(_calls.pull_image(reference, name, start, size, size_mib)))
 
+    def build_image(
+        self,
+        name: str,
+        context: str | PathLike[str],
+        *,
+        dockerfile: str = "Dockerfile",
+        build_args: Mapping[str, str] | None = None,
+        size: int | None = None,
+        start: bool = False,
+    ) -> dict[str, Any]:
+        """Make an image from a Dockerfile, which is in the folder `context`, of which COPY copies. With `start` VMs start its
+        entry point; `size` of the guest's disk is in bytes. For root of the daemon's host, which needs buildah."""
+        packed = Packed(fspath(context).rstrip("/") + "/.")
+        try:
+            return dict(self._end.ask(_calls.build_image(name, dockerfile, build_args or {}, size, start), packed))
+        except ForkyardError:
+            # What could not be read here comes first: the rest follows from it.
+            if packed.error is not None:
+                raise packed.error from None
+            raise
+
     def commit_image(self, vm: str, name: str) -> dict[str, Any]:
         """Make an image of a VM's disk, without what is that VM's alone. One that runs goes on."""
         return dict(self._end.ask(_calls.commit_image(vm, name)))
@@ -212,6 +256,14 @@ class Forkyard:
     def snapshot_volume(self, name: str, snapshot: str) -> dict[str, Any]:
         """Keep a volume as it is, also while a VM writes it."""
         return dict(self._end.ask(_calls.snapshot_volume(name, snapshot)))
+
+    def remove_volume_snapshot(self, name: str, snapshot: str) -> dict[str, Any]:
+        """Remove a snapshot of a volume that no VM lies over."""
+        return dict(self._end.ask(_calls.remove_volume_snapshot(name, snapshot)))
+
+    def resize_volume(self, name: str, size: int) -> dict[str, Any]:
+        """Give a volume that no VM has so many bytes."""
+        return dict(self._end.ask(_calls.resize_volume(name, size)))
 
     def volume_why(self, name: str, block: int) -> dict[str, Any]:
         """Why a block of 4096 bytes went to other hosts, came from there, or did not: the law applied to it, and its latest transfers."""
@@ -276,6 +328,35 @@ class Vm(View):
         self.view = self._end.ask(_calls.vm(self.id))
         return self
 
+    def inspect(self) -> dict[str, Any]:
+        """Ask for all that is known of it: where its bytes are, what its forks took, its network, its notes."""
+        return dict(self._end.ask(_calls.inspect(self.id)))
+
+    def usage(self) -> dict[str, Any]:
+        """What it has used of the host so far: cpu_us, waited_us, and bytes of memory, resident and private.
+
+        The difference between two answers, of which `at_us` is the time, is the use in between.
+        """
+        return used(self._end.ask(_calls.usage()), self)
+
+    def wait(self, until: str = "running", timeout: float | None = None) -> Vm:
+        """Wait until it is "running", "paused", "stopped" or "removed".
+
+        ForkyardError of kind timeout if it is not within so many seconds, and of kind conflict if it can be no more.
+        """
+        waiting = Waiting(self.name, until, timeout)
+        while not waiting.over(self._state()):
+            time.sleep(waiting.pause())
+        return self
+
+    def _state(self) -> str | None:
+        try:
+            return self.refresh().state
+        except ForkyardError as error:
+            if error.kind != "not_found":
+                raise
+            return None
+
     def fork(self, count: int = 1, *, live: bool = False, **more: Any) -> Forked[Vm]:
         """Fork it. Returns once every clone runs with its own identity, or has failed.
 
@@ -284,6 +365,10 @@ class Vm(View):
         forked at all; see Forked for clones that failed by themselves.
         """
         return forked(self._end.ask(_calls.fork(self.id, count, live, more)), lambda view: Vm(self._end, view))
+
+    def forks(self) -> list[dict[str, Any]]:
+        """Forks of it that are under way, and the last ones that were: how far each host is with its clones."""
+        return list(self._end.ask(_calls.forks(self.id)))
 
     def checkpoint(self, name: str | None = None, *, live: bool = False) -> Vm:
         """Keep this instant on disk, to be forked later."""

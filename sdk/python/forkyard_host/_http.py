@@ -326,9 +326,9 @@ class Endpoint(Place):
         connection.close()
         raise refusal(status, answer)
 
-    def ask(self, call: Call) -> Any:
+    def ask(self, call: Call, content: Iterable[bytes] | None = None) -> Any:
         """Sends a request and reads the whole answer."""
-        stream = self.open(call.method, call.path, call.body)
+        stream = self.open(call.method, call.path, call.body, content)
         try:
             return json.loads(stream.read() or "null")
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 from base64 import b64decode, b64encode
-from typing import Any, Final, Iterable, Iterator, Literal
+from typing import Any, Final, Iterator, Literal
 
 from ._calls import encoded
 from ._types import CommandFailed, ExecResult, ForkyardError, NotStarted
@@ -88,7 +88,7 @@ def octets(data: Any, wanted: str) -> bytes:
         raise TypeError(f"{wanted}, not {type(data).__name__}{remedy}") from None
 
 
-def given(stdin: Any) -> bytes | Iterable[Any] | Any:
+def given(stdin: Any) -> bytes | Any:
     """Standard input as bytes, if it is bytes-like, or as what gives pieces of it. TypeError if it is neither."""
     if isinstance(stdin, (str, io.TextIOBase)) or not hasattr(stdin, "__iter__") and not hasattr(stdin, "__aiter__"):
         try:

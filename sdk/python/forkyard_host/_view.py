@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from os import PathLike
 from typing import Any, Callable, Mapping, TypeVar
 
@@ -53,6 +54,49 @@ class View:
             label = label if len(label) <= 63 else f"{port}-{self.id}"
             made["url"] = f"{scheme}://{label}.{authority}/?forkyard_token={made['token']}"
         return made
+
+
+class Waiting:
+    """A wait for a state of a VM, as `forkyard wait` has it. Sleeps not itself."""
+
+    def __init__(self, name: str, until: str, timeout: float | None) -> None:
+        if until not in ("running", "paused", "stopped", "removed"):
+            raise ValueError(f"until is running, paused, stopped or removed, not {until!r}")
+        self._name = name
+        self._until = until
+        self._end = None if timeout is None else time.monotonic() + timeout
+        self._was: str | None = None
+        self._pause = 0.025
+
+    def over(self, state: str | None) -> bool:
+        """True once it is so; `state` is None if there is no such VM. ForkyardError if it can come no more, or is late."""
+        wanted = state == self._until or (state is None and self._until == "removed")
+        if not wanted and self._until != "removed":
+            if state is None:
+                raise ForkyardError("conflict", f"{self._name} has been removed")
+            if state == "checkpoint":
+                raise ForkyardError("conflict", f"{self._name} is a checkpoint, which never runs")
+            if state == "stopped" and self._was not in (None, "stopped"):
+                raise ForkyardError("conflict", f"{self._name} has stopped", "`inspect` says why")
+        if not wanted and self._end is not None and time.monotonic() >= self._end:
+            raise ForkyardError("timeout", f"{self._name} is {state}, and not {self._until} yet")
+        self._was = state
+        return wanted
+
+    def pause(self) -> float:
+        """Seconds until the next look."""
+        self._pause = min(1.0, self._pause * 2)
+        return self._pause if self._end is None else max(0.0, min(self._pause, self._end - time.monotonic()))
+
+
+def used(usage: dict[str, Any], vm: View) -> dict[str, Any]:
+    """What one VM has used; ForkyardError of kind not_found if this host does not have it."""
+    for one in usage["vms"]:
+        if one["vm"]["id"] == vm.id:
+            vm.view = one["vm"]
+            rest = {name: value for name, value in one.items() if name != "vm"}
+            return {"at_us": usage["at_us"], **rest}
+    raise ForkyardError("not_found", f"{vm.name} uses nothing of this host", "in a cluster, ask its own node")
 
 
 def forked(answer: dict[str, Any], make: Callable[[dict[str, Any]], V]) -> Forked[V]:

@@ -2,7 +2,7 @@
 
 import type { Endpoint } from "./endpoint.js";
 import type { paths } from "./generated.js";
-import { type CallOptions, all, open, within } from "./http.js";
+import { type CallOptions, type Pieces, all, open, within } from "./http.js";
 
 type Verb = "get" | "put" | "post" | "delete";
 /** Paths that know a verb. */
@@ -46,6 +46,18 @@ export async function call<V extends Verb, P extends Path<V>>(
     try {
       const said = await all(answer, signal);
       return (said.length > 0 ? JSON.parse(said.toString()) : null) as Answer<P, V>;
+    } finally {
+      request.destroy();
+    }
+  });
+}
+
+/** Sends content as the body of a request and reads its answer, of JSON. */
+export async function put(endpoint: Endpoint, path: string, sent: { content: Pieces }, options: CallOptions): Promise<unknown> {
+  return await within(options, async (signal) => {
+    const { request, answer } = await open(endpoint, "PUT", path, sent, signal);
+    try {
+      return JSON.parse((await all(answer, signal)).toString());
     } finally {
       request.destroy();
     }

@@ -1,22 +1,41 @@
 /** A host of VMs. */
 
-import { call } from "./api.js";
+import { type Answer, call, filled, put } from "./api.js";
 import { Endpoint, type EndpointOptions } from "./endpoint.js";
 import { ForkyardError } from "./errors.js";
 import { Events, type EventsOptions } from "./events.js";
 import type {
   ActivateRequest,
+  Collected,
   GuestImage,
   ImagePullRequest,
+  LinkBudget,
+  LinkView,
+  MigrateRequest,
+  MigrateResponse,
+  PushResponse,
   RunRequest,
+  StoredSubstrate,
   SubstrateInspect,
   SubstrateView,
+  Usage,
+  VmState,
   VolumeMoved,
   VolumeView,
   VolumeWhy,
 } from "./generated.js";
-import type { CallOptions } from "./http.js";
+import { type CallOptions, type Pieces, taken } from "./http.js";
 import { Vm } from "./vm.js";
+
+/** Which VMs are listed. */
+export interface Selection {
+  /** Those that have all of these. */
+  labels?: Readonly<Record<string, string>>;
+  /** Those in this state, or in one of these. */
+  state?: VmState | readonly VmState[];
+  limit?: number;
+  after?: Vm;
+}
 
 /** A host of VMs. Holds no connection: nothing has to be closed. */
 export class Forkyard {
@@ -45,12 +64,42 @@ export class Forkyard {
     return new Vm(this.#endpoint, await call(this.#endpoint, "post", "/v1/vms", { body }, { signal, timeoutMs }));
   }
 
-  /** Every VM, or those that have all these labels, the oldest first. */
-  async vms(options: CallOptions & { labels?: Readonly<Record<string, string>> } = {}): Promise<Vm[]> {
-    const wanted = Object.entries(options.labels ?? {});
-    const views = await call(this.#endpoint, "get", "/v1/vms", {}, options);
+  /**
+   * Every VM, or those that have all these labels and one of these states, the oldest first. Checkpoints are among them.
+   * `limit`: a page of at most so many; `after`: the last VM of the page before, which may be gone meanwhile.
+   */
+  async vms(options: CallOptions & Selection = {}): Promise<Vm[]> {
+    const { labels = {}, state, limit, after } = options;
+    const wanted = Object.entries(labels);
+    // A filter separates labels by commas: those that have one are looked for here.
+    const plain = wanted.map(([name, value]) => `${name}=${value}`).filter((label) => !label.includes(","));
+    const query = {
+      labels: plain.length > 0 ? plain.join(",") : undefined,
+      state: state === undefined ? undefined : [state].flat().join(","),
+      limit,
+      after: after && `${after.view.created}-${after.view.family}-${after.view.member}`,
+    };
+    const views = await call(this.#endpoint, "get", "/v1/vms", { query }, options);
     const chosen = views.filter(({ labels = {} }) => wanted.every(([name, value]) => labels[name] === value));
     return chosen.map((view) => new Vm(this.#endpoint, view));
+  }
+
+  /** Every checkpoint, the oldest first. One is forked, renamed and removed like a VM. */
+  async checkpoints(options: CallOptions = {}): Promise<Vm[]> {
+    return await this.vms({ ...options, state: "checkpoint" });
+  }
+
+  /** Other hosts that VMs can be forked and moved to: nodes of the cluster, or peers, by name. */
+  async hosts(options?: CallOptions): Promise<string[]> {
+    return await call(this.#endpoint, "get", "/v1/hosts", {}, options);
+  }
+
+  /**
+   * What every VM has used of the host so far: processor time, memory, forks. The difference between two answers is the
+   * use in between.
+   */
+  async usage(options?: CallOptions): Promise<Usage> {
+    return await call(this.#endpoint, "get", "/v1/usage", {}, options);
   }
 
   /** The VM of this name or id; ForkyardError of kind not_found if there is none. */
@@ -61,6 +110,22 @@ export class Forkyard {
   /** Events of the host, as they happen: what happens once this has returned, or after `since`. */
   async events(options: EventsOptions = {}): Promise<Events> {
     return await Events.open(this.#endpoint, options);
+  }
+
+  /**
+   * Moves VMs of this host to another as one: all of them, or none. The report of each. ForkyardError if they stay, or
+   * if it is not known yet whether they moved.
+   */
+  async migrate(
+    vms: readonly (Vm | string)[],
+    to: string,
+    options: CallOptions & Partial<Omit<MigrateRequest, "to" | "together">> = {},
+  ): Promise<MigrateResponse["report"][]> {
+    const { signal, timeoutMs, ...more } = options;
+    const [first = "", ...together] = vms.map((vm) => (typeof vm === "string" ? vm : vm.id));
+    const words = { path: { vm: first }, body: { ...more, to, together } as MigrateRequest };
+    const moved = await call(this.#endpoint, "post", "/v1/vms/{vm}/migrate", words, { signal, timeoutMs });
+    return [moved, ...(moved.together ?? [])].map((one) => one.report);
   }
 
   /** Every image: recipes, and what was imported, pulled, built or committed. */
@@ -82,6 +147,22 @@ export class Forkyard {
     const { signal, timeoutMs, ...more } = options;
     const words = { path: { name }, body: { ...more, reference } as ImagePullRequest };
     return await call(this.#endpoint, "post", "/v1/images/{name}/pull", words, { signal, timeoutMs });
+  }
+
+  /**
+   * Makes an image from a Dockerfile. `context`: a tar archive of the folder that COPY copies of, with the Dockerfile in it.
+   * With `start` VMs start its entry point. For root of the daemon's host, which needs buildah.
+   */
+  async buildImage(
+    name: string,
+    context: Uint8Array | Pieces,
+    options: CallOptions & { dockerfile?: string; buildArgs?: Readonly<Record<string, string>>; size?: number; start?: boolean } = {},
+  ): Promise<GuestImage> {
+    const { dockerfile = "Dockerfile", buildArgs, size, start } = options;
+    const build_args = buildArgs && JSON.stringify(buildArgs);
+    const path = filled("/v1/images/{name}/build", { name }, { dockerfile, build_args, size, start });
+    const sent = { content: context instanceof Uint8Array ? [context] : taken(context) };
+    return (await put(this.#endpoint, path, sent, options)) as Answer<"/v1/images/{name}/build", "put">;
   }
 
   /** Makes an image of a VM's disk, without what is that VM's alone. One that runs goes on. */
@@ -152,6 +233,34 @@ export class Forkyard {
     await call(this.#endpoint, "delete", "/v1/substrates/{name}", { path: { name } }, options);
   }
 
+  /**
+   * Puts a substrate into an object store (`s3://bucket/prefix`, `file:///folder`) or a folder of the host. A store is
+   * sent what it has not; with `verify` also what is damaged there. For the host's operator.
+   */
+  async pushSubstrate(name: string, to: string, options: CallOptions & { verify?: boolean } = {}): Promise<PushResponse> {
+    const words = { path: { name }, body: { ...place(to), verify: options.verify ?? false } };
+    return await call(this.#endpoint, "post", "/v1/substrates/{name}/push", words, options);
+  }
+
+  /**
+   * Brings a substrate in from a store (`s3://bucket/prefix/name`) or its folder. `name`: that it is to have here;
+   * `trust`: the public key of the host that has signed it. For the host's operator.
+   */
+  async pullSubstrate(from: string, options: CallOptions & { name?: string; trust?: string } = {}): Promise<SubstrateView> {
+    const body = { ...place(from), name: options.name ?? null, trust: options.trust ?? null };
+    return await call(this.#endpoint, "post", "/v1/substrates/pull", { body }, options);
+  }
+
+  /** Every substrate in an object store, by name. For the host's operator. */
+  async storedSubstrates(store: string, options?: CallOptions): Promise<StoredSubstrate[]> {
+    return await call(this.#endpoint, "get", "/v1/stores", { query: { store } }, options);
+  }
+
+  /** Removes a substrate from an object store, with what nothing there needs any more. For the host's operator. */
+  async removeStoredSubstrate(store: string, name: string, options?: CallOptions): Promise<Collected> {
+    return await call(this.#endpoint, "delete", "/v1/stores", { query: { store, name } }, options);
+  }
+
   /** Every volume, sorted by name. A VM boots on one by `run(image, { volume: { name } })`. */
   async volumes(options?: CallOptions): Promise<VolumeView[]> {
     return await call(this.#endpoint, "get", "/v1/volumes", {}, options);
@@ -189,6 +298,17 @@ export class Forkyard {
   async snapshotVolume(name: string, snapshot: string, options?: CallOptions): Promise<VolumeView> {
     const words = { path: { name }, body: { name: snapshot } };
     return await call(this.#endpoint, "post", "/v1/volumes/{name}/snapshots", words, options);
+  }
+
+  /** Removes a snapshot of a volume that no VM lies over. */
+  async removeVolumeSnapshot(name: string, snapshot: string, options?: CallOptions): Promise<VolumeView> {
+    const path = { name, snapshot };
+    return await call(this.#endpoint, "delete", "/v1/volumes/{name}/snapshots/{snapshot}", { path }, options);
+  }
+
+  /** Gives a volume that no VM has so many bytes. */
+  async resizeVolume(name: string, size: number, options?: CallOptions): Promise<VolumeView> {
+    return await call(this.#endpoint, "post", "/v1/volumes/{name}/resize", { path: { name }, body: { size } }, options);
   }
 
   /** Why a block of 4096 bytes went to other hosts, came from there, or did not. */
@@ -244,8 +364,27 @@ export class Forkyard {
     return await call(this.#endpoint, "post", "/v1/volumes/{name}/bring", words, options);
   }
 
+  /** Links to other hosts, with their budgets and what was sent today. */
+  async links(options?: CallOptions): Promise<LinkView[]> {
+    return await call(this.#endpoint, "get", "/v1/links", {}, options);
+  }
+
+  /**
+   * Bounds what is sent to a host of volumes' blocks that nothing waits for: `rate` as "20mbit", `daily` bytes, `money` a
+   * day at `price` for 10^9 bytes. What is left out has no bound.
+   */
+  async setLinkBudget(host: string, options: CallOptions & LinkBudget = {}): Promise<LinkView> {
+    const { signal, timeoutMs, ...body } = options;
+    return await call(this.#endpoint, "put", "/v1/links/{host}/budget", { path: { host }, body }, { signal, timeoutMs });
+  }
+
   /** Removes a volume that no VM has, with its snapshots. */
   async removeVolume(name: string, options?: CallOptions): Promise<void> {
     await call(this.#endpoint, "delete", "/v1/volumes/{name}", { path: { name } }, options);
   }
+}
+
+/** A store by its address, or a folder of the host by its path. */
+function place(to: string): { store: string } | { folder: string } {
+  return to.includes("://") ? { store: to } : { folder: to };
 }

@@ -1,7 +1,7 @@
 /** Files of a VM. Its agent does the work: nothing of the image is needed. */
 
 import { Readable } from "node:stream";
-import { type Answer, call, filled } from "./api.js";
+import { type Answer, call, filled, put } from "./api.js";
 import { type Endpoint, said } from "./endpoint.js";
 import { Unreachable } from "./errors.js";
 import type { FileEntry, FileEvent, FilesWritten } from "./generated.js";
@@ -117,14 +117,7 @@ export class Files {
   async #put(to: string, content: string | Uint8Array | Pieces, options: CallOptions): Promise<FilesWritten> {
     const whole = typeof content === "string" || content instanceof Uint8Array;
     const sent = { content: whole ? [content] : taken(content) };
-    return await within(options, async (signal) => {
-      const { request, answer } = await open(this.#endpoint, "PUT", to, sent, signal);
-      try {
-        return JSON.parse((await all(answer, signal)).toString()) as Answer<"/v1/vms/{vm}/files", "put">;
-      } finally {
-        request.destroy();
-      }
-    });
+    return (await put(this.#endpoint, to, sent, options)) as Answer<"/v1/vms/{vm}/files", "put">;
   }
 
   #words<Q extends object>(query: Q): { path: { vm: string }; query: Q } {

@@ -77,6 +77,26 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/hosts": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /**
+         * List the other hosts that VMs can be forked and moved to, by the names that they have here: nodes of the
+         *     cluster that are not lost, or peers.
+         */
+        get: operations["hosts"];
+        put?: never;
+        post?: never;
+        delete?: never;
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/images": {
         parameters: {
             query?: never;
@@ -5735,6 +5755,26 @@ export interface operations {
             };
         };
     };
+    hosts: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Their names */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": string[];
+                };
+            };
+        };
+    };
     images: {
         parameters: {
             query?: never;
@@ -7086,8 +7126,18 @@ export interface operations {
     list_vms: {
         parameters: {
             query?: {
+                /**
+                 * @description Those alone that follow this place: `CREATED-FAMILY-MEMBER` of the last VM of the page before, which
+                 *     may be gone meanwhile.
+                 */
+                after?: string;
                 /** @description Those that have all these labels: `NAME=VALUE`, separated by commas. */
                 labels?: string;
+                /**
+                 * @description A page of at most so many, of the VMs of all nodes by age. The header `Link` has the address of the
+                 *     next page, if there is one.
+                 */
+                limit?: number;
                 /**
                  * @description True: answer once VMs that are being made at the host that is asked are there, or have
                  *     failed. Those whose making begins later are not waited for.
@@ -7095,6 +7145,11 @@ export interface operations {
                 made?: boolean;
                 /** @description Those that have one of these names or ids, separated by commas. */
                 names?: string;
+                /**
+                 * @description Those in one of these states, separated by commas: `starting`, `running`, `paused`, `stopped`,
+                 *     `checkpoint`, `ending`.
+                 */
+                state?: string;
             };
             header?: never;
             path?: never;
@@ -7105,6 +7160,8 @@ export interface operations {
             /** @description The VMs */
             200: {
                 headers: {
+                    /** @description With `limit`: address of the next page, if there is one */
+                    link?: string;
                     [name: string]: unknown;
                 };
                 content: {

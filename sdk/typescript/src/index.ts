@@ -13,7 +13,7 @@
  * @packageDocumentation
  */
 
-export { Forkyard } from "./client.js";
+export { Forkyard, type Selection } from "./client.js";
 export type { EndpointOptions } from "./endpoint.js";
 export { CommandFailed, ForkyardError, type Kind, NotStarted, PartialFork, Unreachable } from "./errors.js";
 export { type Event, Events, type EventsOptions, type Happened, type What } from "./events.js";
@@ -22,6 +22,6 @@ export type { CallOptions, Pieces } from "./http.js";
 export { type Output, Process, type Signal } from "./process.js";
 export { ExecResult, Forked } from "./results.js";
 export { Stream } from "./stream.js";
-export { type CommandOptions, type ExecOptions, type FollowOptions, type StartOptions, Vm } from "./vm.js";
+export { type CommandOptions, type ExecOptions, type FollowOptions, type StartOptions, type Used, Vm } from "./vm.js";
 /** Every type of the API, as its description has it. */
 export type * as api from "./generated.js";

@@ -1,6 +1,7 @@
 /** Virtual machines. */
 
 import type { Socket } from "node:net";
+import { setTimeout } from "node:timers/promises";
 import { call, filled } from "./api.js";
 import type { Endpoint } from "./endpoint.js";
 import { ForkyardError } from "./errors.js";
@@ -10,19 +11,24 @@ import type {
   DockRequest,
   EgressRequest,
   ExecRequest,
+  ForkProgress,
   ForkRequest,
+  FriendlySettings,
   KeptCommand,
   MigrateRequest,
   MigrateResponse,
   NetworkPolicy,
+  SchedSettings,
+  SchedState,
   ShareGrant,
   ShareView,
   SubstrateView,
   VmInspect,
   VmState,
+  VmUsage,
   VmView,
 } from "./generated.js";
-import { type CallOptions, type Pieces, open, taken, upgrade, within } from "./http.js";
+import { type CallOptions, type Pieces, all, open, taken, upgrade, within } from "./http.js";
 import { Process, type Signal, numberOf } from "./process.js";
 import { type ExecResult, Forked } from "./results.js";
 
@@ -65,12 +71,12 @@ export interface StartOptions extends FollowOptions {
   tag?: string;
 }
 
+/** What a VM has used of its host so far: microseconds and bytes. */
+export type Used = Omit<VmUsage, "vm"> & { at_us: number };
+
 /** A VM. `await using vm = await fy.run("tiny")` removes it at the end of the block. */
 export class Vm implements AsyncDisposable {
   readonly id: string;
-  readonly name: string;
-  /** Address on the private network of its family. */
-  readonly ip: string;
   readonly files: Files;
   readonly #endpoint: Endpoint;
   #view: VmView;
@@ -79,14 +85,22 @@ export class Vm implements AsyncDisposable {
     this.#endpoint = endpoint;
     this.#view = view;
     this.id = view.id;
-    this.name = view.name;
-    this.ip = view.address.ip;
     this.files = new Files(endpoint, view.id);
   }
 
   /** What the host last said of it. */
   get view(): VmView {
     return this.#view;
+  }
+
+  /** As of the last answer. */
+  get name(): string {
+    return this.#view.name;
+  }
+
+  /** Address on the private network of its family. */
+  get ip(): string {
+    return this.#view.address.ip;
   }
 
   /** As of the last answer. */
@@ -99,10 +113,51 @@ export class Vm implements AsyncDisposable {
     return this.#view.labels ?? {};
   }
 
+  /** Ports of the host that lead to it, as of the last answer. */
+  get published(): readonly string[] {
+    return this.#view.published ?? [];
+  }
+
   /** Asks the host how it is. */
   async refresh(options?: CallOptions): Promise<this> {
     this.#view = await call(this.#endpoint, "get", "/v1/vms/{vm}", this.#path, options);
     return this;
+  }
+
+  /** Asks for all that is known of it: where its bytes are, what its forks took, its network, its notes. */
+  async inspect(options?: CallOptions): Promise<VmInspect> {
+    return await call(this.#endpoint, "get", "/v1/vms/{vm}/inspect", this.#path, options);
+  }
+
+  /**
+   * What it has used of the host so far. The difference between two answers, of which `at_us` is the time, is the use in
+   * between.
+   */
+  async usage(options?: CallOptions): Promise<Used> {
+    const { at_us, vms } = await call(this.#endpoint, "get", "/v1/usage", {}, options);
+    const found = vms.find((one) => one.vm.id === this.id);
+    if (!found) throw new ForkyardError("not_found", `${this.name} uses nothing of this host`, "in a cluster, ask its own node");
+    const { vm, ...used } = found;
+    this.#view = vm;
+    return { at_us, ...used };
+  }
+
+  /**
+   * Waits until it is running, paused, stopped or removed. ForkyardError of kind timeout if it is not within `timeoutMs`,
+   * and of kind conflict if it can be no more.
+   */
+  async wait(until: "running" | "paused" | "stopped" | "removed" = "running", options: CallOptions = {}): Promise<this> {
+    return await within(options, async (signal) => {
+      let was: VmState | undefined;
+      for (let pause = 50; ; pause = Math.min(1000, pause * 2)) {
+        const state = await this.#stateNow(signal);
+        if ((state ?? "removed") === until) return this;
+        const never = until === "removed" ? undefined : neverBe(state, was);
+        if (never) throw new ForkyardError("conflict", `${this.name} ${never}`);
+        was = state;
+        await setTimeout(pause, undefined, { signal }).catch(() => signal.throwIfAborted());
+      }
+    });
   }
 
   /**
@@ -121,6 +176,11 @@ export class Vm implements AsyncDisposable {
     const vms = made.clones.flatMap((clone) => ("vm" in clone ? [new Vm(this.#endpoint, clone.vm)] : []));
     const errors = made.clones.flatMap((clone) => ("error" in clone ? [ForkyardError.of(clone.error)] : []));
     return new Forked(made.fork, vms, errors, made.report);
+  }
+
+  /** Forks of it that are under way, and the last ones that were: how far each host is with its clones. */
+  async forks(options?: CallOptions): Promise<ForkProgress[]> {
+    return await call(this.#endpoint, "get", "/v1/vms/{vm}/forks", this.#path, options);
   }
 
   /** Keeps this instant on disk, to be forked later: a VM in the state `checkpoint`. */
@@ -149,6 +209,44 @@ export class Vm implements AsyncDisposable {
     const { signal, timeoutMs, ...more } = options;
     const body: DockRequest = { kind: "public", ...more, vm: this.id, name };
     return await call(this.#endpoint, "post", "/v1/substrates", { body }, { signal, timeoutMs });
+  }
+
+  /**
+   * Has its vCPUs scheduled: `policy`, `level`, `parallel`, `weight`, `cap`, `slice_us`, `period_us`. What is left out stays
+   * as it is. The vCPUs that are scheduled on its host.
+   */
+  async schedule(settings: Partial<SchedSettings> = {}, options?: CallOptions): Promise<SchedState> {
+    const words = { ...this.#path, body: settings as SchedSettings };
+    return await call(this.#endpoint, "put", "/v1/vms/{vm}/sched", words, options);
+  }
+
+  /** Lets its vCPUs go: the host's own scheduler has them again. */
+  async unschedule(options?: CallOptions): Promise<SchedState> {
+    return await call(this.#endpoint, "delete", "/v1/vms/{vm}/sched", this.#path, options);
+  }
+
+  /** The vCPUs that are scheduled on its host. */
+  async scheduling(options?: CallOptions): Promise<SchedState> {
+    return await call(this.#endpoint, "get", "/v1/vms/{vm}/sched", this.#path, options);
+  }
+
+  /**
+   * Has its guest adapt its demand to the host: `law`, `group`, `config` (a file's content), `changes` of single constants,
+   * as "monitor.threshold=2". The guest's state.
+   */
+  async makeFriendly(settings: Partial<FriendlySettings> = {}, options?: CallOptions): Promise<Record<string, unknown>> {
+    const words = { ...this.#path, body: settings as FriendlySettings };
+    return (await call(this.#endpoint, "put", "/v1/vms/{vm}/friendly", words, options)) as Record<string, unknown>;
+  }
+
+  /** Has its guest take again what it can get. */
+  async endFriendly(options?: CallOptions): Promise<Record<string, unknown>> {
+    return (await call(this.#endpoint, "delete", "/v1/vms/{vm}/friendly", this.#path, options)) as Record<string, unknown>;
+  }
+
+  /** Its guest's state as a friendly one. */
+  async friendly(options?: CallOptions): Promise<Record<string, unknown>> {
+    return (await call(this.#endpoint, "get", "/v1/vms/{vm}/friendly", this.#path, options)) as Record<string, unknown>;
   }
 
   /** Has it stand still; it can be forked so. */
@@ -280,12 +378,22 @@ export class Vm implements AsyncDisposable {
 
   /**
    * Gives out a token with which clients of a gateway reach one port, for `expires` seconds (an hour if absent). It
-   * is shown this once.
+   * is shown this once. With `base`, the gateway's address, `url` leads to the port with it.
    */
-  async share(port: number, options: CallOptions & { expires?: number; note?: string } = {}): Promise<ShareGrant> {
-    const { expires = 3600, note = "" } = options;
+  async share(
+    port: number,
+    options: CallOptions & { expires?: number; note?: string; base?: string } = {},
+  ): Promise<ShareGrant & { url?: string }> {
+    const { expires = 3600, note = "", base } = options;
     const body = { port, expires_s: expires, note };
-    return call(this.#endpoint, "post", "/v1/vms/{vm}/shares", { ...this.#path, body }, options);
+    const made = await call(this.#endpoint, "post", "/v1/vms/{vm}/shares", { ...this.#path, body }, options);
+    if (base === undefined) return made;
+    const url = new URL(base);
+    const label = `${port}-${this.name}`;
+    // A label of the DNS has at most 63 letters.
+    url.hostname = `${label.length > 63 ? `${port}-${this.id}` : label}.${url.hostname}`;
+    url.searchParams.set("forkyard_token", made.token);
+    return { ...made, url: url.href };
   }
 
   /** Tokens for its ports that hold, the oldest first. */
@@ -320,6 +428,37 @@ export class Vm implements AsyncDisposable {
     this.#view = await call(this.#endpoint, "post", path, { ...this.#path, body: { restart } }, options);
   }
 
+  /** Gives it another name, which no other has. Its guest's host name stays until it boots again. */
+  async rename(name: string, options?: CallOptions): Promise<void> {
+    this.#view = await call(this.#endpoint, "post", "/v1/vms/{vm}/rename", { ...this.#path, body: { name } }, options);
+  }
+
+  /** Has ports of the host lead to it until it stops: "[ADDRESS:]PORT:GUESTPORT[/udp]"; all that do. */
+  async publish(ports: string | readonly string[], options?: CallOptions): Promise<readonly string[]> {
+    const words = { ...this.#path, body: { ports: [ports].flat() } };
+    this.#view = await call(this.#endpoint, "post", "/v1/vms/{vm}/published", words, options);
+    return this.published;
+  }
+
+  /** Closes a port of the host that leads to it. Connections that are open go on. */
+  async unpublish(port: number, options: CallOptions & { transport?: "tcp" | "udp" } = {}): Promise<void> {
+    const words = { path: { vm: this.id, port }, query: { transport: options.transport } };
+    this.#view = await call(this.#endpoint, "delete", "/v1/vms/{vm}/published/{port}", words, options);
+  }
+
+  /** What it wrote to its serial console, at most the last MiB; of a clone, since its fork. */
+  async logs(options: CallOptions = {}): Promise<Buffer> {
+    const path = filled("/v1/vms/{vm}/logs", { vm: this.id });
+    return await within(options, async (signal) => {
+      const { request, answer } = await open(this.#endpoint, "GET", path, undefined, signal);
+      try {
+        return await all(answer, signal);
+      } finally {
+        request.destroy();
+      }
+    });
+  }
+
   /** Gives it these labels instead of those it had. */
   async setLabels(labels: Readonly<Record<string, string>>, options?: CallOptions): Promise<void> {
     this.#view = await call(this.#endpoint, "post", "/v1/vms/{vm}/labels", { ...this.#path, body: labels }, options);
@@ -334,9 +473,27 @@ export class Vm implements AsyncDisposable {
     return await within(options, (limit) => upgrade(this.#endpoint, path, limit));
   }
 
+  async #stateNow(signal: AbortSignal): Promise<VmState | undefined> {
+    try {
+      return (await this.refresh({ signal })).state;
+    } catch (error) {
+      if (error instanceof ForkyardError && error.kind === "not_found") return undefined;
+      throw error;
+    }
+  }
+
   get #path(): { path: { vm: string } } {
     return { path: { vm: this.id } };
   }
+}
+
+/** Why a VM in this state comes to no other by itself. */
+function neverBe(state: VmState | undefined, was: VmState | undefined): string | undefined {
+  if (state === undefined) return "has been removed";
+  if (state === "checkpoint") return "is a checkpoint, which never runs";
+  // One that was stopped from the beginning may be started yet.
+  if (state === "stopped" && was !== undefined && was !== "stopped") return "has stopped";
+  return undefined;
 }
 
 function command(argv: readonly string[], { env = {}, workdir, user }: CommandOptions): ExecRequest {

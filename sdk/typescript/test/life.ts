@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import test from "node:test";
-import { type Event, Forkyard } from "../src/index.js";
+import { type Event, Forkyard, ForkyardError } from "../src/index.js";
 import { p, refused, sh } from "./host.js";
 
 const fy = new Forkyard();
@@ -27,6 +27,64 @@ test("VMs are paused, resumed, stopped, booted again and told apart", async () =
   await refused("conflict", vm.boot());
 });
 
+test("VMs are waited for, renamed and read in pages, and tell of what they use", async () => {
+  await using clones = await p().fork(2);
+  const [one, two] = clones;
+  assert(one && two);
+  const pages: string[] = [];
+  for (let page = await fy.vms({ limit: 2 }); page.length > 0; page = await fy.vms({ limit: 2, after: page.at(-1)! })) {
+    assert(page.length <= 2);
+    pages.push(...page.map(({ name }) => name));
+  }
+  assert.deepEqual(pages, (await fy.vms()).map(({ name }) => name));
+  await two.rename("second");
+  assert.equal(two.name, "second");
+  assert.equal((await fy.vm("second")).id, two.id);
+  const before = await one.usage();
+  await sh(one, "i=0; while [ $i -lt 20000 ]; do i=$((i+1)); done");
+  const after = await one.usage();
+  assert(after.cpu_us > before.cpu_us && after.at_us > before.at_us && after.private > 0);
+  assert.equal((await fy.usage()).vms.find(({ vm }) => vm.id === one.id)?.vm.name, one.name);
+  assert.equal((await one.inspect()).vm.id, one.id);
+  assert((await p().inspect()).forks.length > 0);
+  assert.equal((await p().forks()).some(({ fork }) => fork === clones.id), true);
+  const kept = await one.checkpoint("ts-kept");
+  assert.deepEqual((await fy.checkpoints()).map(({ name }) => name), ["ts-kept"]);
+  assert.deepEqual((await fy.vms({ state: ["paused", "stopped"] })).length, 0);
+  await refused("conflict", kept.wait("running"));
+  await kept.remove();
+  await refused("timeout", one.wait("paused", { timeoutMs: 100 }));
+  const paused = one.wait("paused");
+  await one.pause();
+  assert.equal((await paused).state, "paused");
+  const gone = one.wait("removed");
+  await one.remove();
+  await gone;
+  await refused("conflict", one.wait("running"));
+});
+
+test("ports are opened and closed, the console is read, a share has an address", async () => {
+  assert.deepEqual(await p().publish("127.0.0.1:8099:80"), ["127.0.0.1:8099:80/tcp"]);
+  assert.deepEqual(p().published, ["127.0.0.1:8099:80/tcp"]);
+  await p().unpublish(8099);
+  assert.deepEqual(p().published, []);
+  assert.match((await p().logs()).toString(), /Linux/);
+  const { url, share, token } = await p().share(8080, { base: "https://vms.example.org:8443" });
+  assert.equal(url, `https://8080-p.vms.example.org:8443/?forkyard_token=${token}`);
+  await p().unshare(share.id);
+});
+
+test("scheduling and friendliness are said, asked for and ended", async () => {
+  const state = await p().schedule({ policy: "credit", weight: 512 });
+  assert.deepEqual(await p().scheduling().then(({ policy }) => policy), state.policy);
+  await p().unschedule();
+  await refused("not_found", p().scheduling());
+  await p().makeFriendly({ law: "quick" });
+  assert.equal((await p().friendly())["friendly"], true);
+  await p().endFriendly();
+  assert.equal((await p().friendly())["friendly"], false);
+});
+
 test("images, substrates and volumes", async () => {
   assert((await fy.images()).some(({ name }) => name === "tiny"));
   assert.equal((await fy.image("tiny")).name, "tiny");
@@ -36,6 +94,8 @@ test("images, substrates and volumes", async () => {
     const made = await fy.createVolume("ts", { size });
     assert.deepEqual([made.name, made.size], ["ts", size]);
     assert.equal((await fy.snapshotVolume("ts", "monday")).snapshots.length, 1);
+    assert.equal((await fy.removeVolumeSnapshot("ts", "monday")).snapshots.length, 0);
+    assert.equal((await fy.resizeVolume("ts", 2 * size)).size, 2 * size);
     assert.deepEqual((await fy.volumes()).map(({ name }) => name), ["ts"]);
     assert.equal((await fy.volume("ts")).name, "ts");
   } finally {
@@ -50,9 +110,21 @@ test("images, substrates and volumes", async () => {
       await using woken = vm;
       assert.equal(await sh(woken, "hostname"), "woken");
     }
+    const store = `file://${process.env["FORKYARD_STATE_DIR"]}/store`;
+    assert(((await fy.pushSubstrate("ts", store)).sent ?? 0) > 0);
+    assert.deepEqual((await fy.storedSubstrates(store)).map(({ name }) => name), ["ts"]);
+    assert.equal((await fy.pullSubstrate(`${store}/ts`, { name: "back" })).name, "back");
+    await fy.removeSubstrate("back");
+    assert((await fy.removeStoredSubstrate(store, "ts")).bytes > 0);
   } finally {
     await fy.removeSubstrate("ts");
   }
+});
+
+test("what other hosts are needed for is refused where there is none", async () => {
+  assert.deepEqual(await fy.links(), []);
+  await assert.rejects(fy.setLinkBudget("nowhere", { rate: "20mbit" }), ForkyardError);
+  await assert.rejects(fy.migrate([p(), "other"], "nowhere"), ForkyardError);
 });
 
 test("events are told as they happen, and those of before by position", async () => {
