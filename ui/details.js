@@ -16,6 +16,7 @@ const ALLOWED = {
   fork: ["running", "paused", "checkpoint"],
   pause: ["running", "paused"],
   checkpoint: ["running", "paused"],
+  move: ["running", "paused"],
   power: ["running", "paused", "stopped"],
   remove: ["running", "paused", "stopped", "checkpoint", "starting"],
 };
@@ -36,7 +37,7 @@ export class Details {
     this.#act = act;
     const button = (name, text) => [name, el("button", { type: "button", onclick: () => act[name](this.vm) }, text)];
     const buttons = Object.fromEntries([button("fork", "Fork…"), button("pause", "Pause"), button("checkpoint", "Checkpoint…"),
-      button("power", "Stop"), button("remove", "Remove…")]);
+      button("move", "Move…"), button("power", "Stop"), button("remove", "Remove…")]);
     buttons.fork.className = "primary";
     const tabs = Object.fromEntries(TABS.map(([name, text]) => [name, el("button", {
       type: "button", role: "tab", id: `tab-${name}`, "aria-controls": `panel-${name}`, onclick: () => this.show(name, true),
@@ -144,6 +145,9 @@ export class Details {
     for (const [what, states] of Object.entries(ALLOWED)) {
       buttons[what].disabled = !states.includes(vm.state) || buttons[what].hasAttribute("aria-busy");
     }
+    // Where there is no other host it would be of no use.
+    buttons.move.hidden = this.#state.destinations(vm).length === 0;
+    if (vm.moving) buttons.move.disabled = true;
     say(buttons.pause, vm.state === "paused" ? "Resume" : "Pause");
     say(buttons.power, vm.state === "stopped" ? "Start" : "Stop");
     this.#screens.stand(vm);

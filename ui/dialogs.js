@@ -120,6 +120,22 @@ export function fork(vm, cluster) {
   });
 }
 
+/** Moves a VM to another host: what to ask for, for it takes a while. */
+export function move(vm, hosts) {
+  return ask({
+    title: `Move ${vm.name}`,
+    text: ["It goes on there as who it is, with its address, programs and connections, and stands still for a moment."],
+    verb: "Move",
+    fields: [
+      field("To", el("select", { name: "to", required: true, autofocus: true }, hosts.map((host) => el("option", { value: host }, host)))),
+      field("If it writes as fast as it is sent", el("select", { name: "if_stuck" },
+        [["give-up", "It stays"], ["stop", "It is stopped for as long as it takes"], ["slow", "It is slowed down"]]
+          .map(([value, text]) => el("option", { value }, text)))),
+    ],
+    act: ({ to, if_stuck }) => ({ to, if_stuck }),
+  });
+}
+
 /** Keeps an instant of a VM. The checkpoint. */
 export function checkpoint(vm) {
   return ask({

@@ -7,7 +7,7 @@
 import { call, refused, token, vmPath } from "./api.js";
 import { Details, forkLine } from "./details.js";
 import * as ask from "./dialogs.js";
-import { mark, say } from "./dom.js";
+import { mark, say, span } from "./dom.js";
 import { follow } from "./events.js";
 import { Lists } from "./lists.js";
 import * as notices from "./notices.js";
@@ -58,6 +58,15 @@ const act = {
     if (!kept) return;
     took(kept);
     notices.done(`${kept.name} is on disk`, "Fork it whenever you want.");
+  },
+  move: async (vm) => {
+    const wanted = await ask.move(vm, state.destinations(vm));
+    if (!wanted) return;
+    notices.done(`${vm.name} is moving to ${wanted.to}`);
+    const moved = await details.busy("move", () => tried(`${vm.name} stays where it is`, () => call("POST", vmPath(vm.id, "/migrate"), wanted)));
+    if (!moved) return;
+    notices.done(`${vm.name} is at ${wanted.to}`, `It stood still for ${span(moved.report.gap_us)}.`);
+    refreshList();
   },
   remove: async (vm) => {
     const clones = [...state.vms.values()].filter((one) => one.parent === vm.id).length;
@@ -129,6 +138,7 @@ const refreshList = paced(async () => {
 const refreshSubstrates = paced(async () => state.set("substrates", await call("GET", "/v1/substrates")));
 /** Refused where there is no cluster. */
 const refreshNodes = paced(async () => state.set("nodes", await call("GET", "/v1/nodes")));
+const refreshHosts = paced(async () => state.set("others", await call("GET", "/v1/hosts")));
 const refreshChosen = paced(() => details.refresh());
 
 /** The last forks that are over, with their event: one may be over before its answer is here. */
@@ -160,7 +170,10 @@ function happened(event) {
   }
   // Substrates have no events: VMs come of them, and go over them.
   if (["checkpoint", "stream"].includes(event.kind) || ["vm_created", "vm_removed"].includes(what)) refreshSubstrates();
-  if (event.kind === "node") refreshNodes();
+  if (event.kind === "node") {
+    refreshNodes();
+    refreshHosts();
+  }
   refreshList();
   if (vm && vm.id === details.vm?.id) refreshChosen();
 }
@@ -209,6 +222,7 @@ async function start() {
   state.onchange(draw);
   draw();
   refreshNodes();
+  refreshHosts();
   // Subscribed before the list is asked for: nothing is missed in between.
   follow({
     event: happened,
@@ -229,6 +243,7 @@ async function start() {
   setInterval(() => {
     if (document.hidden) return;
     refreshList();
+    refreshHosts();
     if (state.nodes) refreshNodes();
   }, UNTOLD);
   // The first figures as soon as there is something to have figures of.

@@ -25,6 +25,8 @@ export class State {
   substrates = [];
   images = [];
   nodes = null;
+  /** Other hosts that VMs can be moved to, by name. */
+  others = [];
   loaded = false;
   #last = null;
   #clock = 0;
@@ -45,6 +47,14 @@ export class State {
       this.#due = false;
       for (const listener of this.#listeners) listener();
     }, 16);
+  }
+
+  /** Hosts that a VM can be moved to from the one that it is on. */
+  destinations(vm) {
+    const own = this.nodes?.find((node) => node.here)?.name;
+    // One that is on a peer is moved from there.
+    if (own === undefined) return vm.host ? [] : this.others;
+    return [...this.others, own].filter((host) => host !== (vm.host ?? vm.node ?? own));
   }
 
   /** The present, for answers to a question that is put now. */
@@ -210,5 +220,6 @@ export function stateOf(vm) {
   if (vm.lost) return "node lost";
   if (vm.moving) return `moving to ${vm.moving}`;
   if (vm.silence) return "silent";
+  if (vm.asleep) return "asleep";
   return vm.state === "ending" ? "being removed" : vm.state;
 }

@@ -16,7 +16,7 @@ import time
 import traceback
 
 from chromium import SHIFT, Chromium, Failed
-from host import PORT, Host
+from host import PORT, Cable, Host
 
 INSIDE = "FORKYARD_PAGE_TEST_INSIDE"
 ROWS = "[...document.querySelectorAll('#tree [role=treeitem]')]"
@@ -26,8 +26,9 @@ NAMES = f"{ROWS}.map((row) => row.querySelector('.name').textContent)"
 class Story:
     """What a user does, from the first look on. Each step takes up where the one before left."""
 
-    def __init__(self, browser, host, origin, pictures):
+    def __init__(self, browser, host, neighbour, origin, pictures):
         self.b, self.host, self.origin, self.pictures = browser, host, origin, pictures
+        self.neighbour = neighbour
 
     def picture(self, name):
         if self.pictures:
@@ -254,6 +255,27 @@ class Story:
         })()""")
         assert seen == ["a paused yes,c running ", "a running"], seen
 
+    def a_vm_is_moved_to_another_host(self):
+        self.host.forkyard("run", "tiny", "--name", "m", "--memory", "64")
+        self.choose("m")
+        assert not self.b.js("[...document.querySelectorAll('.frame button')].find((it) => it.textContent === 'Move…').checkVisibility()")
+        self.host.meet({"b": self.neighbour})
+        self.b.wait("there is a host to move it to",
+                    "[...document.querySelectorAll('.frame button')].find((it) => it.textContent === 'Move…').checkVisibility()")
+        self.b.click(".frame button", "Move…")
+        self.b.wait("the dialog", "document.querySelector('dialog [name=to]')?.value === 'b'")
+        self.picture("move")
+        self.b.click("dialog button", "Move")
+        self.b.wait("it is said how long it stood still", "document.querySelector('#notices').textContent.includes('It stood still for')")
+        self.b.wait("its host is shown", "document.querySelector('.line').textContent.includes('on b')")
+        self.picture("moved")
+        names = [(vm["name"], vm["host"]) for vm in json.loads(self.neighbour.forkyard("ps", "-o", "json"))]
+        assert names == [("m", None)], names
+        assert not self.b.js("[...document.querySelectorAll('.frame button')].find((it) => it.textContent === 'Move…').checkVisibility()")
+        self.notice_closed()
+        self.host.forkyard("rm", "m")
+        self.host.meet({})
+
     def it_goes_on_when_its_daemon_was_killed(self):
         self.host.kill()
         self.b.wait("that is said", "document.querySelector('#live').dataset.kind === 'bad'")
@@ -348,8 +370,12 @@ def main():
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     if args.pictures:
         os.makedirs(args.pictures, exist_ok=True)
-    host = Host(args.dist)
+    cable = Cable()
+    host = neighbour = None
     try:
+        host = Host(args.dist, Cable.HERE)
+        neighbour = Host(args.dist, Cable.THERE, cable.inside)
+        neighbour.meet({"a": host})
         images = {image["name"]: image["built"] for image in json.loads(host.forkyard("image", "ls", "-o", "json"))}
         if images.get("tiny") is None:
             raise SystemExit("the image `tiny` has not been built, and here is no network: `forkyard image build tiny` first")
@@ -357,7 +383,7 @@ def main():
         try:
             browser.size(1280, 820)
             browser.scheme("light")
-            for name, step in steps(Story(browser, host, args.origin, args.pictures)):
+            for name, step in steps(Story(browser, host, neighbour, args.origin, args.pictures)):
                 began = time.monotonic()
                 step()
                 print(f"ok  {time.monotonic() - began:5.1f} s  {name}", flush=True)
@@ -370,7 +396,10 @@ def main():
         finally:
             browser.close()
     finally:
-        host.end()
+        for one in (neighbour, host):
+            if one:
+                one.end()
+        cable.end()
 
 
 main()
