@@ -11,6 +11,7 @@ import threading
 # Each line of the console is a message; what the target answers follows.
 INIT = """#!/bin/busybox sh
 /bin/busybox --install -s /bin
+mkdir -p /dev; mount -t devtmpfs dev /dev
 stty -echo
 ifconfig lo up
 /target &
