@@ -1,11 +1,13 @@
 //! `vmfork`: the fork API for shells, and `vmfork run`, a parallel job in one
 //! line.
 
+mod copy;
 mod crew;
 mod folders;
 mod hosts;
 mod map;
 mod member;
+mod remote;
 mod report;
 mod run;
 
@@ -58,6 +60,14 @@ vmfork: fork this virtual machine
       $FORKYARD_HOSTFILE and reaches them by `$FORKYARD_RSH HOST WORDS...`, which
       is `vmfork rsh`. An mpirun in it finds them by itself.
       Example: vmfork hosts -n 4 -- ./script-that-calls-mpirun
+
+  vmfork scatter [--all] PATH...
+  vmfork gather DIR PATH...
+      For the COMMAND of `vmfork hosts`: scatter copies files and folders that it
+      has made since the fork, one PATH to a host in turn (--all: each to every
+      host), to the same place there. gather copies PATHs of every host to DIR/1,
+      DIR/2 and so on, in the order of $FORKYARD_HOSTFILE.
+      Example: vmfork hosts -n 2 -- sh -c 'mpirun ./job; vmfork gather out /root/log'
 
   vmfork id            print the number of this clone, 0 in a VM that is none
   vmfork ticket N      reserve N clones; prints the ticket, which is given back
@@ -115,12 +125,14 @@ fn dispatch(words: &[String]) -> Result<ExitCode, Failure> {
     let client = Client::from_env();
     match words.as_slice() {
         [] => return Err(Failure::Usage("no command".into())),
-        ["rsh", rest @ ..] => return hosts::rsh(rest),
+        ["rsh", rest @ ..] => return remote::rsh(rest),
         words if asks_help(words) => print!("{HELP}"),
         ["run", rest @ ..] => return run::run(&client, rest),
         ["map", rest @ ..] => return map::map(&client, rest),
         ["mpirun", rest @ ..] => return hosts::mpirun(&client, rest),
         ["hosts", rest @ ..] => return hosts::hosts(&client, rest),
+        ["scatter", rest @ ..] => return copy::scatter(rest),
+        ["gather", rest @ ..] => return copy::gather(rest),
         ["id"] => println!("{}", client.id()?),
         ["ticket", count] => println!(
             "{}",
@@ -279,6 +291,10 @@ mod tests {
             "mpirun",
             "mpirun -n 0 ring",
             "hosts -n 2 --",
+            "scatter",
+            "scatter --all",
+            "gather",
+            "gather out",
             "rsh",
         ] {
             assert!(

@@ -10,6 +10,7 @@ fn programs_grow_by_forking_and_what_their_clones_did_comes_home() {
     an_item_that_takes_too_long_or_fails_is_done_again_as_often_as_was_said(&host);
     folders_of_items_and_ranks_come_home(&host);
     a_command_has_clones_as_its_hosts_and_its_end_is_theirs(&host);
+    files_are_scattered_over_hosts_and_gathered_from_them(&host);
     fewer_hosts_than_asked_for_are_refused_unless_they_will_do(&host);
     host.end();
 }
@@ -108,6 +109,29 @@ fn a_command_has_clones_as_its_hosts_and_its_end_is_theirs(host: &Host) {
     host.wait_in("p", "[ -e /m/got ]");
     host.sh("p", "sleep 0.3; : >/m/leave");
     assert_eq!(job.wait().exited(0).text(), "apart\ngot");
+    nothing_is_left_of_the_job(host);
+}
+
+#[track_caller]
+fn files_are_scattered_over_hosts_and_gathered_from_them(host: &Host) {
+    // Made after the fork: clones have them by this way alone. More than a piece's worth, and a name for a shell to spoil.
+    let script = r#"cd /m; rm -rf got; vmfork hosts -n 2 -- sh -c '
+        mkdir -p parts; dd if=/dev/urandom of="parts/a b" bs=64k count=9 2>/dev/null; echo c >parts/c; echo d >all
+        vmfork scatter "parts/a b" parts/c && vmfork scatter --all all || exit
+        vmfork gather got /m/all /m/parts || exit
+        vmfork gather got /m/parts/c; echo $?
+        read host slots <$FORKYARD_HOSTFILE; echo piped | $FORKYARD_RSH --input $host "read word; echo \$word"
+        dd if=/dev/zero bs=64k count=9 2>/dev/null | $FORKYARD_RSH --input $host true; echo $?'
+        cmp "parts/a b" "got/1/parts/a b"; cat got/2/parts/c got/1/all got/2/all; ls got/1/parts got/2/parts"#;
+    let outcome = host
+        .start(["exec", "p", "--", "sh", "-c", script], "")
+        .wait()
+        .exited(0);
+    let want = "1\npiped\n0\nc\nd\nd\ngot/1/parts:\na b\n\ngot/2/parts:\nc";
+    assert_eq!(outcome.text(), want);
+    let stderr = &outcome.stderr;
+    assert!(stderr.contains("[1] /m/parts/c"), "{stderr}");
+    assert!(!stderr.contains("[2]"), "{stderr}");
     nothing_is_left_of_the_job(host);
 }
 

@@ -58,6 +58,8 @@ pub enum Event {
         into: Into,
         data: Vec<u8>,
     },
+    /// A command has read the input that it was sent.
+    Taken { number: TaskNo },
     /// A command ended.
     End { number: TaskNo, ended: Ended },
     /// A clone is not there any more, or never was.
@@ -357,6 +359,7 @@ impl Door {
                 Report::Output { number, into, data } => {
                     self.events.send(Event::Output { number, into, data })
                 }
+                Report::Taken { number } => self.events.send(Event::Taken { number }),
                 Report::End { number, ended } => self.events.send(Event::End { number, ended }),
             };
         }

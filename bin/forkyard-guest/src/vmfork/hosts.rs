@@ -1,5 +1,5 @@
-//! `vmfork hosts`: a command here that has clones as its hosts; `vmfork rsh`, its
-//! way to them; `vmfork mpirun`, mpirun as that command.
+//! `vmfork hosts`: a command here that has clones as its hosts; `vmfork mpirun`,
+//! mpirun as that command. Their way to the clones is in `remote`.
 //!
 //! ```text
 //! hosts --fork--> clones --TCP, the key--> hosts       (crew.rs)
@@ -13,12 +13,12 @@ use super::{
     Failure,
     crew::{self, Crew, Event, Foreman, Links, Wanted},
     number,
-    report::{Ended, Into, Order, Task, TaskNo},
+    remote::{Answer, Call, FOLDER, HOSTS, Piece, SOCKET},
+    report::{Ended, Input, Order, Task, TaskNo},
 };
 use forkyard_agent_link::{Client, FrameReader, send};
 use forkyard_types::{Ticket, TicketKind};
 use nix::unistd::Pid;
-use serde::{Deserialize, Serialize};
 use std::{
     collections::BTreeMap,
     env,
@@ -30,14 +30,11 @@ use std::{
         net::{UnixListener, UnixStream},
         process::{CommandExt, ExitStatusExt},
     },
-    path::{Path, PathBuf},
+    path::PathBuf,
     process::{Command, ExitCode},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc},
     thread,
 };
-
-/// Variable with the folder of the job that a command belongs to.
-const FOLDER: &str = "FORKYARD_HOSTS";
 
 #[derive(Debug, PartialEq, Eq)]
 struct Words<'a> {
@@ -106,7 +103,7 @@ fn with_hosts(
     let crew = Crew::fork(client, wanted)?;
     let command = command(crew.granted());
     job.list(crew.ticket()).map_err(failed)?;
-    let socket = UnixListener::bind(job.0.join("socket")).map_err(failed)?;
+    let socket = UnixListener::bind(job.0.join(SOCKET)).map_err(failed)?;
     let desk = Desk {
         by_name: crew
             .ticket()
@@ -195,12 +192,12 @@ impl Folder {
             let _ = writeln!(slots, "{} slots={}", clone.ip, clone.processes);
             let _ = writeln!(hydra, "{}:{}", clone.ip, clone.processes);
         }
-        fs::write(self.0.join("hosts"), slots)?;
+        fs::write(self.0.join(HOSTS), slots)?;
         fs::write(self.0.join("hydra"), hydra)
     }
 
     fn variables(&self) -> Vec<(&'static str, PathBuf)> {
-        let hosts = self.0.join("hosts");
+        let hosts = self.0.join(HOSTS);
         let rsh = self.0.join("rsh");
         let mut variables = vec![
             (FOLDER, self.0.clone()),
@@ -238,24 +235,12 @@ impl Drop for Folder {
     }
 }
 
-/// From `vmfork rsh` to the job.
-#[derive(Serialize, Deserialize)]
-struct Call {
-    host: String,
-    command: String,
-}
-
-/// From the job to `vmfork rsh`.
-#[derive(Serialize, Deserialize)]
-enum Answer {
-    Output { into: Into, data: Vec<u8> },
-    End(Ended),
-}
-
 /// A call of `vmfork rsh` that is under way.
 struct Caller {
     clone: u16,
     link: UnixStream,
+    /// Told when the command has read a piece of its input.
+    taken: mpsc::Sender<()>,
 }
 
 /// Desk at which calls come in, and their answers go out.
@@ -280,20 +265,28 @@ impl Desk {
 
     fn call(&self, mut link: UnixStream) {
         let Ok(copy) = link.try_clone() else { return };
-        let Ok(Some(Call { host, command })) = FrameReader::new(copy).read_message() else {
+        let mut words = FrameReader::new(copy);
+        let Ok(Some(call)) = words.read_message() else {
             return;
         };
+        let Call {
+            host,
+            command,
+            input,
+        } = call;
         let Some(clone) = self.by_name.get(&host).copied() else {
             let why = format!("{host} is no host of this job (they are in $FORKYARD_HOSTFILE)");
             // A caller that went away needs no answer.
             let _ = send(&mut link, &Answer::End(Ended::Failed(why)));
             return;
         };
+        let (taken, told) = mpsc::channel();
         let number = {
             let mut callers = self.callers();
             callers.0 += 1;
             let number = TaskNo(callers.0);
-            callers.1.insert(number, Caller { clone, link });
+            let caller = Caller { clone, link, taken };
+            callers.1.insert(number, caller);
             number
         };
         let task = Task {
@@ -302,12 +295,38 @@ impl Desk {
             variables: Vec::new(),
             limit: None,
             folder: None,
+            input,
         };
-        if let Err(error) = self.links.order(clone, &Order::Run(task)) {
+        let mut sent = self.links.order(clone, &Order::Run(task));
+        if input == Input::Sent && sent.is_ok() {
+            sent = self.pass_input(clone, number, &mut words, &told);
+        }
+        if let Err(error) = sent {
             self.end(
                 number,
                 Ended::Failed(format!("cannot reach {host}: {error}")),
             );
+        }
+    }
+
+    /// Passes a caller's input to its command, a piece at a time, until either ends.
+    fn pass_input(
+        &self,
+        clone: u16,
+        number: TaskNo,
+        words: &mut FrameReader<UnixStream>,
+        told: &mpsc::Receiver<()>,
+    ) -> io::Result<()> {
+        loop {
+            // A caller that went away has no more input.
+            let piece = words.read_message().ok().flatten();
+            let Piece(data) = piece.unwrap_or_default();
+            let is_end = data.is_empty();
+            self.links.order(clone, &Order::Input { number, data })?;
+            // Without its sender the command has ended.
+            if is_end || told.recv().is_err() {
+                return Ok(());
+            }
         }
     }
 
@@ -327,6 +346,12 @@ impl Desk {
                         let _ = send(&mut caller.link, &Answer::Output { into, data });
                     }
                 }
+                Event::Taken { number } => {
+                    if let Some(caller) = self.callers().1.get(&number) {
+                        // Fails only if its input has ended.
+                        let _ = caller.taken.send(());
+                    }
+                }
                 Event::End { number, ended } => self.end(number, ended),
                 Event::Gone { id } => {
                     eprintln!("vmfork: clone {id} was lost");
@@ -341,54 +366,6 @@ impl Desk {
                 Event::Stopped | Event::Joined(_) => return,
             }
         }
-    }
-}
-
-/// Runs a command on a host of the job this belongs to, as rsh and ssh do.
-pub fn rsh(words: &[&str]) -> Result<ExitCode, Failure> {
-    let (host, command) = split(words)?;
-    let folder = env::var_os(FOLDER).ok_or_else(|| {
-        Failure::Usage("rsh is for commands of `vmfork hosts` and `vmfork mpirun`".into())
-    })?;
-    let failed = |error: io::Error| Failure::Failed(format!("cannot reach the job: {error}"));
-    let mut link = UnixStream::connect(Path::new(&folder).join("socket")).map_err(failed)?;
-    let call = Call {
-        host: host.to_owned(),
-        command: command.join(" "),
-    };
-    send(&mut link, &call).map_err(failed)?;
-    let mut answers = FrameReader::new(link);
-    while let Ok(Some(answer)) = answers.read_message() {
-        match answer {
-            // As for any program: a reader that went away ends it.
-            Answer::Output {
-                into: Into::Out,
-                data,
-            } => io::stdout().write_all(&data).map_err(failed)?,
-            Answer::Output { data, .. } => io::stderr().write_all(&data).map_err(failed)?,
-            Answer::End(ended) => {
-                if let Ended::Failed(why) = &ended {
-                    eprintln!("vmfork: {why}");
-                }
-                return Ok(ExitCode::from(ended.code()));
-            }
-        }
-    }
-    Err(Failure::Failed("the job has ended".into()))
-}
-
-/// Skips options of rsh's and ssh's that mean nothing here.
-fn split<'a>(words: &'a [&'a str]) -> Result<(&'a str, &'a [&'a str]), Failure> {
-    let mut rest = words;
-    loop {
-        rest = match rest {
-            ["-n" | "-q" | "-x" | "-T", rest @ ..] => rest,
-            ["-l", _user, rest @ ..] => rest,
-            [host, command @ ..] if !host.starts_with('-') && !command.is_empty() => {
-                return Ok((host, command));
-            }
-            _ => return Err(Failure::Usage("rsh takes a host and a command".into())),
-        };
     }
 }
 
@@ -410,15 +387,6 @@ mod tests {
         );
         for words in [&["-n", "0", "x"][..], &["-n", "2"], &[]] {
             assert!(matches!(parse(words), Err(Failure::Usage(_))), "{words:?}");
-        }
-    }
-
-    #[test]
-    fn what_rsh_and_ssh_would_be_told_is_understood() {
-        let words = split(&["-x", "-l", "root", "10.0.0.2", "echo", "a"]).expect("good words");
-        assert_eq!(words, ("10.0.0.2", &["echo", "a"][..]));
-        for words in [&["10.0.0.2"][..], &["-X", "h", "c"], &[]] {
-            assert!(split(words).is_err(), "{words:?}");
         }
     }
 }

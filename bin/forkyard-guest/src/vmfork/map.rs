@@ -11,7 +11,7 @@ use super::{
     folders::Folders,
     member::LOST,
     number,
-    report::{Ended, Into, Order, Task, TaskNo},
+    report::{Ended, Input, Into, Order, Task, TaskNo},
 };
 use forkyard_agent_link::Client;
 use forkyard_types::TicketKind;
@@ -144,6 +144,7 @@ fn map_items(client: &Client, words: &Words) -> Result<ExitCode, Failure> {
                     board.give_up();
                 }
             }
+            Event::Taken { number: _ } => {}
             Event::Stopped | Event::Joined(_) => break,
         }
         while let Some((id, number, item)) = board.next() {
@@ -182,6 +183,7 @@ impl Words {
             ],
             limit: self.limit,
             folder: self.out.as_ref().map(|_| place),
+            input: Input::Empty,
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use super::{
     Failure, crew,
-    report::{Ended, Into, Key, Order, Report, Task},
+    report::{Ended, Input, Into, Key, Order, Report, Task, TaskNo},
 };
 use forkyard_agent_link::{CHUNK, Client, CloneEnd, FrameReader, ReadError, send};
 use forkyard_sys_guest::process::Process;
@@ -15,16 +15,18 @@ use nix::{
     unistd::Pid,
 };
 use std::{
+    collections::BTreeMap,
     convert::Infallible,
     fs,
-    io::{self, Read},
+    io::{self, Read, Write},
     net::{SocketAddr, TcpStream},
     os::unix::process::{CommandExt, ExitStatusExt},
     path::Path,
-    process::{Child, Command, Stdio},
+    process::{Child, ChildStdin, Command, Stdio},
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicUsize, Ordering},
+        mpsc,
     },
     thread,
     time::Duration,
@@ -71,19 +73,32 @@ fn attend(id: u16, home: SocketAddr, key: Key) -> io::Result<(u8, Vec<u8>)> {
         }
     });
     let running = Arc::new(AtomicUsize::new(0));
+    let mut inputs = BTreeMap::new();
     let mut orders = FrameReader::new(link);
     loop {
         match orders.read_message() {
             Ok(Some(Order::Run(task))) => {
                 running.fetch_add(1, Ordering::SeqCst);
                 let (voice, running) = (voice.clone(), running.clone());
+                let input = (task.input == Input::Sent).then(mpsc::channel);
+                let (pieces, input) = input.unzip();
+                inputs.extend(pieces.map(|pieces| (task.number, pieces)));
                 thread::spawn(move || {
-                    let ended = execute(&task, &voice);
+                    let ended = execute(&task, input, &voice);
                     let number = task.number;
                     // Fails only if the parent is gone.
                     let _ = voice.tell(&Report::End { number, ended });
                     running.fetch_sub(1, Ordering::SeqCst);
                 });
+            }
+            Ok(Some(Order::Input { number, data })) => {
+                // Dropping the sender is the end of the input. A command that reads no more has ended it, too.
+                if let Some(pieces) = inputs.remove(&number)
+                    && !data.is_empty()
+                    && pieces.send(data).is_ok()
+                {
+                    inputs.insert(number, pieces);
+                }
             }
             Ok(Some(Order::Alive)) => {}
             Ok(Some(Order::Leave { status, others })) => return Ok((status, others)),
@@ -107,7 +122,10 @@ impl Voice {
     }
 }
 
-fn execute(task: &Task, voice: &Voice) -> Ended {
+/// Pieces of a command's input; closed at its end.
+type Pieces = mpsc::Receiver<Vec<u8>>;
+
+fn execute(task: &Task, input: Option<Pieces>, voice: &Voice) -> Ended {
     let folder = match &task.folder {
         None => None,
         Some(name) => match make_folder(task, name) {
@@ -126,7 +144,7 @@ fn execute(task: &Task, voice: &Voice) -> Ended {
     if let Some(folder) = &folder {
         command.env("FORKYARD_OUT", folder);
     }
-    let ended = match run(command, task, voice) {
+    let ended = match run(command, task, input, voice) {
         Ok(ended) => ended,
         Err(error) => Ended::Failed(format!("cannot run {program}: {error}")),
     };
@@ -149,12 +167,26 @@ fn make_folder(task: &Task, name: &str) -> io::Result<std::path::PathBuf> {
     Ok(folder)
 }
 
-fn run(mut command: Command, task: &Task, voice: &Voice) -> io::Result<Ended> {
+fn run(
+    mut command: Command,
+    task: &Task,
+    input: Option<Pieces>,
+    voice: &Voice,
+) -> io::Result<Ended> {
+    let stdin = match &input {
+        Some(_) => Stdio::piped(),
+        None => Stdio::null(),
+    };
     let mut child = command
-        .stdin(Stdio::null())
+        .stdin(stdin)
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
+    if let (Some(input), Some(stdin)) = (input, child.stdin.take()) {
+        let (number, voice) = (task.number, voice.clone());
+        // Not waited for: what reads no input may end before the input does.
+        thread::spawn(move || feed(number, &input, stdin, &voice));
+    }
     let (out, err) = (child.stdout.take(), child.stderr.take());
     thread::scope(|scope| {
         scope.spawn(|| pump(out, Into::Out, task, voice));
@@ -171,6 +203,16 @@ fn run(mut command: Command, task: &Task, voice: &Voice) -> io::Result<Ended> {
         }
         status(&mut child).map(Ended::Exited)
     })
+}
+
+/// Writes input to a command, until it ends or the command reads no more.
+fn feed(number: TaskNo, input: &Pieces, mut stdin: ChildStdin, voice: &Voice) {
+    for data in input {
+        let taken = stdin.write_all(&data);
+        if taken.and(voice.tell(&Report::Taken { number })).is_err() {
+            return;
+        }
+    }
 }
 
 fn pump(from: Option<impl Read>, into: Into, task: &Task, voice: &Voice) {

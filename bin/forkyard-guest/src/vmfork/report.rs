@@ -4,6 +4,7 @@
 //! ```text
 //! clone  --Hello--> parent     the key: drawn before the fork, in memory alone
 //! parent --Run----> clone      as many as it likes, side by side
+//! parent --Input--> clone, clone --Taken--> parent     one piece at a time
 //! clone  --Output, End--> parent
 //! parent --Leave--> clone      the clone ends
 //! ```
@@ -54,6 +55,17 @@ pub struct Task {
     pub limit: Option<Duration>,
     /// Name of a folder of its own that comes home when it has ended.
     pub folder: Option<String>,
+    /// Source of its standard input.
+    pub input: Input,
+}
+
+/// Source of a command's standard input.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum Input {
+    /// There is none.
+    Empty,
+    /// [`Order::Input`] brings it.
+    Sent,
 }
 
 /// From the parent to a clone.
@@ -61,6 +73,13 @@ pub struct Task {
 pub enum Order {
     /// Run this.
     Run(Task),
+    /// More input of a command. The next follows when this was [`Report::Taken`].
+    Input {
+        /// Number of the command.
+        number: TaskNo,
+        /// The bytes; none at the end of the input.
+        data: Vec<u8>,
+    },
     /// Nothing; the parent is there.
     Alive,
     /// End, with these codes: of the clone, and of its numbers after the first.
@@ -126,6 +145,11 @@ pub enum Report {
         into: Into,
         /// Bytes of output.
         data: Vec<u8>,
+    },
+    /// A command has read the input that it was sent.
+    Taken {
+        /// Number of the command.
+        number: TaskNo,
     },
     /// A command ended: the last word on it.
     End {

@@ -10,7 +10,7 @@ use super::{
     folders::Folders,
     member::LOST,
     number,
-    report::{Ended, Into, Lines, Order, Task, TaskNo},
+    report::{Ended, Input, Into, Lines, Order, Task, TaskNo},
 };
 use forkyard_agent_link::{Client, CloneEnd};
 use forkyard_types::{TicketClone, TicketKind};
@@ -127,7 +127,7 @@ fn run_job(client: &Client, words: &Words<'_>) -> Result<ExitCode, Failure> {
                 }
             }
             // The join tells.
-            Event::Gone { id: _ } | Event::Stopped => {}
+            Event::Gone { id: _ } | Event::Taken { number: _ } | Event::Stopped => {}
             Event::Joined(Ok(ends)) => return Ok(gathered.code(&ends)),
             Event::Joined(Err(why)) => {
                 return Err(Failure::Failed(format!("cannot join: {why}")));
@@ -154,6 +154,7 @@ impl Words<'_> {
             ],
             limit: self.limit,
             folder: self.out.as_ref().map(|_| number.0.to_string()),
+            input: Input::Empty,
         }
     }
 }
