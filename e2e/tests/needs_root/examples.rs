@@ -1,6 +1,6 @@
 //! The examples do what they say.
 
-use forkyard_e2e::Host;
+use forkyard_e2e::{Host, eventually};
 use std::{fs, path::Path, process::Command};
 
 /// Folder of the examples.
@@ -30,6 +30,7 @@ fn the_patterns_of_use_work_as_their_examples_say() {
     explores(&host);
     runs_jobs(&host);
     fuzzes(&host);
+    is_a_target_of_afl(&host);
     assert_eq!(host.vms().len(), 1, "every clone has gone");
     host.end();
 }
@@ -110,9 +111,9 @@ fn fuzzes(host: &Host) {
     let folder = tempfile::tempdir().expect("a folder");
     let target = folder.path().join("target");
     let gcc = Command::new("gcc")
-        .args(["-O1", "-static", "-o"])
+        .args(["-O1", "-static", "-fsanitize-coverage=trace-pc", "-o"])
         .arg(&target)
-        .arg(Path::new(EXAMPLES).join("fuzz.c"))
+        .args(["fuzz.c", "edges.c"].map(|source| Path::new(EXAMPLES).join(source)))
         .output()
         .expect("gcc");
     assert!(gcc.status.success(), "{gcc:?}");
@@ -128,4 +129,39 @@ fn fuzzes(host: &Host) {
     assert!(path[0].starts_with("HELO "), "{told}");
     let last = path.last().expect("a line");
     assert!(last.starts_with("NAME ") && last.len() > 20, "{told}");
+}
+
+/// AFL++ sees a run's coverage and its end, and each run begins in the state that the target was left in.
+fn is_a_target_of_afl(host: &Host) {
+    if Command::new("afl-showmap").output().is_err() {
+        println!("\nskipped: examples/afl.py, which takes Debian's afl++");
+        return;
+    }
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = |name: &str| folder.path().join(name);
+    fs::create_dir(path("cases")).expect("a folder");
+    let crash = format!("HELO a\nAUTH a\nNAME {}\n", "a".repeat(99));
+    let cases = ["HELO a\nAUTH a\n", "HELO a\nAUTH a\n", "AUTH a\n", &crash];
+    for (name, case) in ["1", "2", "3", "4"].into_iter().zip(cases) {
+        fs::write(path("cases").join(name), case).expect("written");
+    }
+    // A crash is a code of its own.
+    let mut afl = Command::new("sh");
+    afl.env("AFL_SKIP_BIN_CHECK", "1")
+        .args(["-c", "afl-showmap \"$@\" || echo code $?", "sh", "-i"])
+        .arg(path("cases"))
+        .arg("-o")
+        .arg(path("maps"))
+        .args(["-t", "60000", "-m", "none", "--"])
+        .arg(Path::new(EXAMPLES).join("afl.py"))
+        .args(["p", "--batch", "4"]);
+    let told = host.program(&mut afl, "");
+    let map = |name: &str| fs::read_to_string(path("maps").join(name)).expect("a map");
+    assert!(!map("1").is_empty(), "{told}");
+    assert_eq!(map("1"), map("2"), "the same input in the same state");
+    assert_ne!(map("1"), map("3"), "another path");
+    assert!(told.contains("killed by signal 11"), "{told}");
+    assert!(told.ends_with("code 2"), "{told}");
+    // Its fork server removes the clones after AFL++ has ended.
+    eventually("the end of its clones", || host.vms().len() == 1);
 }
