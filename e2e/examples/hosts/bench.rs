@@ -10,6 +10,7 @@
 //! whole   beside a VM that is saved whole, copied and restored (SnowFlock,
 //!         table II)
 //! agility four parents that fork all the time, to the same hosts (SnowFlock, 4.5.3)
+//! mpi     an MPI job whose ranks are on two hosts, in etcd's room and in Slurm's
 //! far     one parent forked again and again over a long link
 //! moves   a VM that moves over one and back while it writes memory
 //! ```
@@ -17,6 +18,7 @@
 mod agility;
 mod far;
 mod moves;
+mod mpi;
 mod page;
 mod parts;
 mod whole;
@@ -108,6 +110,7 @@ enum Part {
     Page,
     Whole,
     Agility,
+    Mpi,
     Far,
     Moves,
 }
@@ -187,6 +190,9 @@ pub fn measure(options: &Options) {
     }
     if has(Part::Agility) {
         rows.extend(agility::measure(options, most));
+    }
+    if has(Part::Mpi) {
+        rows.extend(mpi::measure(options));
     }
     if has(Part::Far) {
         rows.extend(far::measure(options));

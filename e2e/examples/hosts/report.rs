@@ -172,6 +172,15 @@ fn goals(rows: &[Row], latencies: &[Latency]) -> String {
             row.bytes < 10_000_000,
         );
     }
+    let agile: Vec<_> = rows.iter().filter(|row| row.part == "agility").collect();
+    if !agile.is_empty() {
+        let clones: u64 = agile.iter().map(|row| u64::from(row.clones)).sum();
+        goal(
+            "4 parents fork 32 clones each, five times, to the same 8 hosts, and no clone fails",
+            format!("{clones} clones in {} forks, none failed", agile.len()),
+            clones >= 4 * 32 * 5,
+        );
+    }
     let of = |what| latencies.iter().find(|latency| latency.what == what);
     if let (Some(away), Some(echo)) = (of("away"), of("echo")) {
         let ratio = away.median / echo.median;

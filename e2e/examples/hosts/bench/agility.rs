@@ -3,7 +3,8 @@
 //! times; there each fetches from four parents, as here).
 //!
 //! Each cycle the job is done once more by the same clones, which have what it
-//! takes by then: what a fork costs is the difference.
+//! takes by then: what a fork costs is the difference. A clone that fails, or
+//! whose job does, ends the measurement.
 
 use super::{
     Options, ms,
@@ -19,7 +20,8 @@ const CYCLES: u16 = 5;
 /// One row for each parent's cycle.
 pub fn measure(options: &Options, hosts: u8) -> Vec<Row> {
     let count = hosts.max(PARENTS);
-    let cluster = Cluster::told(count, &[]);
+    // So many clones on few processors take minutes until the last is ready.
+    let cluster = Cluster::told(count, &[("FORKYARD_PATIENCE", "1800")]);
     cluster.limit(options.link);
     for parent in 0..PARENTS {
         let host = cluster.host(parent.into());
