@@ -48,7 +48,16 @@ fn vms_that_are_being_made_are_removed_with_all_others() {
     host.ok(DOCK);
     let pagers = host.processes("forkyard-pager");
     assert!(!waits_for_made(&host), "none is being made");
-    // None is made without the pager's help.
+    // None is made without the pager's help. One is removed by the name that it is about to have.
+    pagers.iter().for_each(Process::stop);
+    let made = host.start(["substrate", "activate", "s", "--name", "q"], "");
+    eventually("a VM to be on its way", || waits_for_made(&host));
+    let removed = host.start(["rm", "q"], "");
+    pagers.iter().for_each(Process::go_on);
+    let (_, removed) = (made.wait(), removed.wait());
+    removed.exited(0);
+    assert!(host.vms().is_empty());
+
     pagers.iter().for_each(Process::stop);
     let made = host.start(["substrate", "activate", "s", "--count", "2"], "");
     eventually("VMs to be on their way", || waits_for_made(&host));
