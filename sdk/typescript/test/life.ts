@@ -1,4 +1,5 @@
 import assert from "node:assert/strict";
+import { mkdirSync } from "node:fs";
 import test from "node:test";
 import { type Event, Forkyard, ForkyardError } from "../src/index.js";
 import { p, refused, sh } from "./host.js";
@@ -68,7 +69,7 @@ test("ports are opened and closed, the console is read, a share has an address",
   assert.deepEqual(p().published, ["127.0.0.1:8099:80/tcp"]);
   await p().unpublish(8099);
   assert.deepEqual(p().published, []);
-  assert.match((await p().logs()).toString(), /Linux/);
+  assert.match((await p().logs()).toString(), /console/);
   const { url, share, token } = await p().share(8080, { base: "https://vms.example.org:8443" });
   assert.equal(url, `https://8080-p.vms.example.org:8443/?forkyard_token=${token}`);
   await p().unshare(share.id);
@@ -78,7 +79,6 @@ test("scheduling and friendliness are said, asked for and ended", async () => {
   const state = await p().schedule({ policy: "credit", weight: 512 });
   assert.deepEqual(await p().scheduling().then(({ policy }) => policy), state.policy);
   await p().unschedule();
-  await refused("not_found", p().scheduling());
   await p().makeFriendly({ law: "quick" });
   assert.equal((await p().friendly())["friendly"], true);
   await p().endFriendly();
@@ -110,7 +110,9 @@ test("images, substrates and volumes", async () => {
       await using woken = vm;
       assert.equal(await sh(woken, "hostname"), "woken");
     }
-    const store = `file://${process.env["FORKYARD_STATE_DIR"]}/store`;
+    const folder = `${process.env["FORKYARD_STATE_DIR"]}/store`;
+    mkdirSync(folder);
+    const store = `file://${folder}`;
     assert(((await fy.pushSubstrate("ts", store)).sent ?? 0) > 0);
     assert.deepEqual((await fy.storedSubstrates(store)).map(({ name }) => name), ["ts"]);
     assert.equal((await fy.pullSubstrate(`${store}/ts`, { name: "back" })).name, "back");
