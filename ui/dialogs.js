@@ -81,7 +81,7 @@ export function run(images, cluster) {
       nameField(),
       el("div", { class: "pair" },
         field("vCPUs", number("vcpus", 1, 1, 64)),
-        field("Memory, MiB", number("memory", 256, 64, 1048576))),
+        field("Memory, MiB", number("memory", 256, 80, 1048576))),
       field("Labels", text("labels", { placeholder: "user=ada job=7" })),
       check("out", "Way out to the internet", "by NAT; its clones have it, too"),
       cluster ? check("spread", "On the node with most vCPUs free") : null,

@@ -256,7 +256,7 @@ class Story:
         assert seen == ["a paused yes,c running ", "a running"], seen
 
     def a_vm_is_moved_to_another_host(self):
-        self.host.forkyard("run", "tiny", "--name", "m", "--memory", "64")
+        self.host.forkyard("run", "tiny", "--name", "m", "--memory", "128")
         self.choose("m")
         assert not self.b.js("[...document.querySelectorAll('.frame button')].find((it) => it.textContent === 'Move…').checkVisibility()")
         self.host.meet({"b": self.neighbour})
