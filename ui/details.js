@@ -117,7 +117,9 @@ export class Details {
       this.draw();
     } catch (error) {
       // One that goes away is told of by an event.
-      if (error.kind !== "not_found" && error.kind !== "unreachable" && error.status !== 401) {
+      // A peer's are known there.
+      const isAway = error.kind === "conflict" && this.vm?.host;
+      if (!isAway && error.kind !== "not_found" && error.kind !== "unreachable" && error.status !== 401) {
         failed("This VM's facts are not known", error);
       }
     }

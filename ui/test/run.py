@@ -267,6 +267,9 @@ class Story:
         self.picture("move")
         self.b.click("dialog button", "Move")
         self.b.wait("it is said how long it stood still", "document.querySelector('#notices').textContent.includes('It stood still for')")
+        # It has left this host: nothing is chosen any more.
+        self.b.wait("it is listed again", f"{NAMES}.includes('m')")
+        self.choose("m")
         self.b.wait("its host is shown", "document.querySelector('.line').textContent.includes('on b')")
         self.picture("moved")
         names = [(vm["name"], vm["host"]) for vm in json.loads(self.neighbour.forkyard("ps", "-o", "json"))]
