@@ -74,3 +74,19 @@ def tachyon(pictures, spheres=60, size=160):
             )
         films[f"p{number:02}.dat"] = "".join(scene) + "END_SCENE\n"
     return films
+
+
+def quantlib(books, options=4):
+    """Options to price, some a file: strike, volatility and days to run."""
+    dice = random.Random(5)
+    one = lambda: f"{dice.uniform(80, 120):.2f} {dice.uniform(0.1, 0.6):.3f} {dice.randrange(60, 720)}\n"
+    return {f"o{number:02}.txt": "".join(one() for _ in range(options)) for number in range(books)}
+
+
+def lammps(steps):
+    """Molecular dynamics: a Lennard-Jones fluid of 2,048 atoms, as in LAMMPS's own example of melting."""
+    return (
+        "units lj\natom_style atomic\nlattice fcc 0.8442\nregion box block 0 8 0 8 0 8\ncreate_box 1 box\ncreate_atoms 1 box\n"
+        "mass 1 1.0\nvelocity all create 3.0 87287 loop geom\npair_style lj/cut 2.5\npair_coeff 1 1 1.0 1.0 2.5\n"
+        f"neighbor 0.3 bin\nfix 1 all nve\nthermo {steps}\nthermo_style custom step temp press\nrun {steps}\n"
+    )

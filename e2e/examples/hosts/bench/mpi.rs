@@ -6,7 +6,7 @@
 
 use super::{Options, ms};
 use crate::report::Row;
-use forkyard_e2e::{Cluster, Host};
+use forkyard_e2e::{Cluster, Host, eventually};
 use forkyard_types::ListedVm;
 use std::{collections::BTreeSet, fs, thread::sleep, time::Duration};
 
@@ -19,7 +19,7 @@ const RING: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../bench/apps/ring.c");
 /// One row for each round and allocator.
 pub fn measure(options: &Options) -> Vec<Row> {
     let mut rows = Vec::new();
-    for way in ["etcd", "slurm"] {
+    for way in ["slurm", "etcd"] {
         let mut cluster = match way {
             "slurm" => Cluster::of_nodes_in_slurm(2, CPUS),
             _ => {
@@ -39,7 +39,9 @@ pub fn measure(options: &Options) -> Vec<Row> {
         host.put("m", "/root/ring.c", fs::read(RING).expect("a ring"));
         host.sh("m", "cd /root && mpicc -O1 ring.c -o ring");
         for round in 0..options.rounds {
+            at_rest(&cluster, way);
             let done = ring(host, &timed("vmfork mpirun -n 4 ./ring 10"));
+            at_rest(&cluster, way);
             let warm = format!("./ring 10 >/dev/null; {}", timed("mpirun ./ring 10"));
             let again = ring(host, &format!("vmfork hosts -n 4 -- sh -c 'mpirun {warm}'"));
             eprintln!("bench-cluster: mpi, {way}, round {round}: {done:.1?}, {again:.1?}");
@@ -58,6 +60,16 @@ pub fn measure(options: &Options) -> Vec<Row> {
         cluster.end();
     }
     rows
+}
+
+/// Waits until nothing but the VM has room of Slurm's, which takes back that of a job a while
+/// after its end.
+fn at_rest(cluster: &Cluster, way: &str) {
+    if way == "slurm" {
+        eventually("the end of a job's allocation", || {
+            cluster.slurm("squeue", &["-h"]).lines().count() == 1
+        });
+    }
 }
 
 /// A command that says how many milliseconds it took, by the guest's clock.
