@@ -57,6 +57,8 @@ pub fn measure(options: &Options) -> Vec<Row> {
                 ..Row::default()
             });
         }
+        // The record of a job's room goes with that.
+        at_rest(&cluster, way);
         cluster.end();
     }
     rows
