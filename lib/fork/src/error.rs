@@ -291,17 +291,30 @@ impl From<PartsError> for HostError {
             PartsError::Disk(error) => Self::Disk(error),
             PartsError::Network(error) => Self::Network(error),
             PartsError::Io { what, path, source } => Self::Io { what, path, source },
-            other => Self::Parts(other),
+            other @ (PartsError::NoSuchImage { .. }
+            | PartsError::RecipeOfThatName { .. }
+            | PartsError::NotBuilt { .. }
+            | PartsError::Import(_)
+            | PartsError::Locked { .. }
+            | PartsError::StateLocked { .. }
+            | PartsError::ForeignFolder { .. }
+            | PartsError::NotPassable { .. }
+            | PartsError::PagerDidNotStart { .. }
+            | PartsError::Recipe(_)
+            | PartsError::Build(_)
+            | PartsError::Kernel(_)) => Self::Parts(other),
         }
     }
 }
 
 impl From<VolumeError> for HostError {
     fn from(error: VolumeError) -> Self {
-        match error {
-            VolumeError::Invalid(text) => Self::Invalid(text),
-            VolumeError::Parts(error) => error.into(),
-            other => Self::Volume(other),
+        if let VolumeError::Invalid(text) = error {
+            Self::Invalid(text)
+        } else if let VolumeError::Parts(error) = error {
+            error.into()
+        } else {
+            Self::Volume(error)
         }
     }
 }

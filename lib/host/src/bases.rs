@@ -5,7 +5,11 @@
 //! disk slice. An imported image comes before a recipe of its name, should a
 //! later version bring one.
 
-use crate::{Folders, PartsError, blocking::blocking};
+use crate::{
+    Folders, PartsError,
+    blocking::blocking,
+    slices::{allocated, backing_of, size_of},
+};
 use forkyard_events::Broadcast;
 use forkyard_guest_image::{
     Cache, Cancel, Dockerfile, GuestFiles, ImageFile, ImportError, Imported, Kernel, KernelChoice,
@@ -19,10 +23,8 @@ use forkyard_types::{
 };
 use std::{
     collections::BTreeSet,
-    ffi::OsString,
     fs::{self, File},
     io::{self, Read},
-    os::unix::{ffi::OsStringExt, fs::FileExt},
     path::{Path, PathBuf},
 };
 
@@ -454,31 +456,6 @@ fn image_id(file: &ImageFile) -> ImageId {
     ImageId(uuid::Builder::from_custom_bytes(digits.to_be_bytes()).into_uuid())
 }
 
-/// The file that a slice says it lies over; none: it has all of its disk. Blocks for two small reads.
-pub fn backing_of(slice: &Path) -> io::Result<Option<PathBuf>> {
-    let file = File::open(slice)?;
-    let mut header = [0; 20];
-    file.read_exact_at(&mut header, 0)?;
-    let [_, _, high, low, length] = [0, 4, 8, 12, 16].map(|at| {
-        let bytes = header[at..].first_chunk::<4>();
-        bytes.map_or(0, |bytes| u32::from_be_bytes(*bytes))
-    });
-    if (high, low) == (0, 0) {
-        return Ok(None);
-    }
-    // QEMU allows no longer ones.
-    let mut name = vec![0; usize::try_from(length).unwrap_or(0).min(1023)];
-    file.read_exact_at(&mut name, u64::from(high) << 32 | u64::from(low))?;
-    Ok(Some(OsString::from_vec(name).into()))
-}
-
-/// Size of the disk in a slice. Blocks for a small read.
-fn size_of(slice: &Path) -> io::Result<u64> {
-    let mut size = [0; 8];
-    File::open(slice)?.read_exact_at(&mut size, 24)?;
-    Ok(u64::from_be_bytes(size))
-}
-
 fn kernel_choice(file: Option<String>) -> KernelChoice {
     file.map_or(KernelChoice::Debian, |path| KernelChoice::File(path.into()))
 }
@@ -497,11 +474,4 @@ fn view_of_imported(image: &Imported) -> Result<GuestImage, PartsError> {
 
 fn narrate(event: forkyard_guest_image::Event<'_>) {
     tracing::debug!(?event, "building");
-}
-
-/// Bytes a file takes on disk.
-pub fn allocated(path: &Path) -> Result<ByteCount, PartsError> {
-    use std::os::unix::fs::MetadataExt;
-    let facts = fs::metadata(path).map_err(PartsError::io("look at", path))?;
-    Ok(ByteCount(facts.blocks() * 512))
 }

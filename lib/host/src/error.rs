@@ -16,7 +16,6 @@ use std::{
 
 /// Reason why a part of a host could not do what it was asked.
 #[derive(Debug, thiserror::Error)]
-#[non_exhaustive]
 pub enum PartsError {
     /// The request, or what is on record, makes no sense.
     #[error("{0}")]

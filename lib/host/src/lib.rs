@@ -21,13 +21,14 @@ mod pager_process;
 mod parts;
 mod slices;
 
-pub use bases::{Base, Bases, allocated, backing_of};
+pub use bases::{Base, Bases};
 pub use blocking::blocking;
 pub use error::PartsError;
 pub use folders::Folders;
 pub use options::{GuestBounds, Options, SettleFirst, UnknownOrder};
 pub use own_folders::Held;
 pub use parts::{MakeEngine, Parts, qemu};
+pub use slices::{allocated, backing_of};
 
 use forkyard_network::Subnet;
 use forkyard_records::FamilyNo;

@@ -3,10 +3,19 @@
 use crate::{Parts, PartsError};
 use forkyard_disk::{Access, seal, set_access};
 use forkyard_records::VmRecord;
-use forkyard_types::VmState;
+use forkyard_types::{ByteCount, VmState};
 use forkyard_vm::Vm;
 use forkyard_vmm::Machine;
-use std::path::PathBuf;
+use std::{
+    ffi::OsString,
+    fs::{self, File},
+    io,
+    os::unix::{
+        ffi::OsStringExt,
+        fs::{FileExt, MetadataExt},
+    },
+    path::{Path, PathBuf},
+};
 
 impl Parts {
     /// Has a VM write to another slice from here on, over its former one.
@@ -65,4 +74,35 @@ impl Parts {
             }
         }
     }
+}
+
+/// The file that a slice says it lies over; none: it has all of its disk. Blocks for two small reads.
+pub fn backing_of(slice: &Path) -> io::Result<Option<PathBuf>> {
+    let file = File::open(slice)?;
+    let mut header = [0; 20];
+    file.read_exact_at(&mut header, 0)?;
+    let [_, _, high, low, length] = [0, 4, 8, 12, 16].map(|at| {
+        let bytes = header[at..].first_chunk::<4>();
+        bytes.map_or(0, |bytes| u32::from_be_bytes(*bytes))
+    });
+    if (high, low) == (0, 0) {
+        return Ok(None);
+    }
+    // QEMU allows no longer ones.
+    let mut name = vec![0; usize::try_from(length).unwrap_or(0).min(1023)];
+    file.read_exact_at(&mut name, u64::from(high) << 32 | u64::from(low))?;
+    Ok(Some(OsString::from_vec(name).into()))
+}
+
+/// Size of the disk in a slice. Blocks for a small read.
+pub(crate) fn size_of(slice: &Path) -> io::Result<u64> {
+    let mut size = [0; 8];
+    File::open(slice)?.read_exact_at(&mut size, 24)?;
+    Ok(u64::from_be_bytes(size))
+}
+
+/// Bytes a file takes on disk.
+pub fn allocated(path: &Path) -> Result<ByteCount, PartsError> {
+    let facts = fs::metadata(path).map_err(PartsError::io("look at", path))?;
+    Ok(ByteCount(facts.blocks() * 512))
 }

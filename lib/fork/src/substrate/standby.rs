@@ -290,10 +290,7 @@ impl Host {
         };
         let now = now();
         let (mut surplus, mut changed) = (Vec::new(), BTreeSet::new());
-        let all: Vec<_> = lock(&self.substrates.standbys.shelves)
-            .keys()
-            .cloned()
-            .collect();
+        let all = Vec::from_iter(lock(&self.substrates.standbys.shelves).keys().cloned());
         for kept in all {
             let Some(substrate) = substrates.iter().find(|it| it.name == kept.of) else {
                 continue;
