@@ -377,7 +377,7 @@ pages = first + second + fy.vms(limit=2, after=second[-1])
 assert len(names) == 5 and [vm.name for vm in pages] == names, (names, pages)
 "#;
 
-/// What both clients can say of a VM, and wait for.
+/// Facts of a VM that both clients can tell, and wait for.
 const TOLD: &str = r#"
 import asyncio
 from forkyard_host import AsyncForkyard, Forkyard, ForkyardError

@@ -1,4 +1,4 @@
-//! What guests may ask for and have asked for: tickets, quotas, rates, and what their families reach.
+//! Requests of guests, and their limits: tickets, quotas, rates, and what their families reach.
 
 use crate::{bounds::RecentForks, quota::Quotas, ticket::Tickets};
 use std::sync::Mutex;

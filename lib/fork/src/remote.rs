@@ -66,7 +66,7 @@ use std::{
 };
 use tokio::net::UnixStream;
 
-/// What this host has of others, and others of it.
+/// Pages, clones and addresses that this host has of others, and others of it.
 #[derive(Debug, Default)]
 pub(crate) struct Peers {
     /// Other hosts, once they are known.

@@ -1,4 +1,4 @@
-//! What the host has sent into families' networks, counted by the kernel: cheap enough to be looked at often.
+//! Packets that the host has sent into families' networks, counted by the kernel: cheap enough to be looked at often.
 
 use crate::{Link, NetworkError};
 use forkyard_types::FamilyId;

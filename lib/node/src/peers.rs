@@ -83,7 +83,7 @@ pub struct Doors {
     pub host: String,
     /// TCP port of its API.
     pub api: u16,
-    /// Where it serves pages, by UDP, as far as the file says.
+    /// Address at which it serves pages, by UDP, as far as the file says.
     pub pages: Option<SocketAddr>,
 }
 

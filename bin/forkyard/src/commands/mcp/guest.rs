@@ -63,7 +63,7 @@ pub enum GuestError {
 }
 
 impl GuestError {
-    /// What can be done about it, beyond what the error says itself.
+    /// Advice, beyond what the error says itself.
     pub fn hint(&self) -> Option<&str> {
         match self {
             Self::Client(error) => error.hint(),
