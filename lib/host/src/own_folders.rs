@@ -62,8 +62,7 @@ impl Held {
             return Err(PartsError::Invalid(text.to_owned()));
         }
         let mut made = Vec::new();
-        let held = make(folders, &mut made).and_then(|()| lock_both(folders, &mut made));
-        match held {
+        match hold(folders, &mut made) {
             Ok(locks) => Ok(Self {
                 folders: folders.clone(),
                 made,
@@ -112,26 +111,34 @@ fn remove(made: &[PathBuf]) {
     }
 }
 
-/// Makes the folders that are missing, notes those, and makes sure that QEMUs may pass them.
-fn make(folders: &Folders, made: &mut Vec<PathBuf>) -> Result<(), PartsError> {
-    let (disks, sockets) = (folders.all_disks(), folders.all_sockets());
-    for (folder, is_own) in [
-        (&folders.state, true),
-        (&folders.run, true),
-        // Others may have put images there for all hosts.
-        (&folders.cache, false),
-        (&disks, false),
-        (&sockets, false),
-    ] {
-        if is_own {
-            refuse_foreign(folder)?;
-        }
-        make_one(folder, made)?;
-    }
-    for folder in [&folders.state, &folders.run, &folders.cache] {
-        passable(folder)?;
-    }
-    Ok(())
+/// Makes the folders that are missing, notes those, makes sure that QEMUs may pass them, and locks two. Each
+/// is locked before another is made: of two starts at the same moment one finds nothing but the lock.
+fn hold(folders: &Folders, made: &mut Vec<PathBuf>) -> Result<[File; 2], PartsError> {
+    let Folders { run, state, .. } = folders;
+    make_own(run, made)?;
+    let run_lock = lock(&run.join(LOCK), made)?.ok_or(PartsError::Locked { run: run.clone() })?;
+    make_own(state, made)?;
+    let path = state.join(LOCK);
+    let state_lock = lock(&path, made)?.ok_or_else(|| PartsError::StateLocked {
+        state: state.clone(),
+        run: fs::read_to_string(&path).unwrap_or_default().into(),
+    })?;
+    // For the daemon that is refused; a write that fails costs it the name alone.
+    let _ = state_lock.set_len(0);
+    let _ = (&state_lock).write_all(run.as_os_str().as_bytes());
+    // Others may have put images there for all hosts.
+    make_one(&folders.cache, made)?;
+    passable(&folders.cache)?;
+    make_one(&folders.all_disks(), made)?;
+    make_one(&folders.all_sockets(), made)?;
+    Ok([run_lock, state_lock])
+}
+
+/// Makes a folder that is to hold nothing of others.
+fn make_own(folder: &Path, made: &mut Vec<PathBuf>) -> Result<(), PartsError> {
+    refuse_foreign(folder)?;
+    make_one(folder, made)?;
+    passable(folder)
 }
 
 fn make_one(folder: &Path, made: &mut Vec<PathBuf>) -> Result<(), PartsError> {
@@ -210,22 +217,6 @@ fn passable(folder: &Path) -> Result<(), PartsError> {
         }
     }
     Ok(())
-}
-
-fn lock_both(folders: &Folders, made: &mut Vec<PathBuf>) -> Result<[File; 2], PartsError> {
-    let locked = PartsError::Locked {
-        run: folders.run.clone(),
-    };
-    let run = lock(&folders.run.join(LOCK), made)?.ok_or(locked)?;
-    let path = folders.state.join(LOCK);
-    let state = lock(&path, made)?.ok_or_else(|| PartsError::StateLocked {
-        state: folders.state.clone(),
-        run: fs::read_to_string(&path).unwrap_or_default().into(),
-    })?;
-    // For the daemon that is refused; a write that fails costs it the name alone.
-    let _ = state.set_len(0);
-    let _ = (&state).write_all(folders.run.as_os_str().as_bytes());
-    Ok([run, state])
 }
 
 /// Locks a file, and notes it if it had to be made; none if another process has it.
@@ -312,5 +303,31 @@ mod tests {
         };
         let refused = Held::take(&one).expect_err("one folder for both");
         assert!(refused.to_string().contains("are one"), "{refused}");
+    }
+
+    #[test]
+    fn of_starts_at_the_same_moment_one_has_the_folders_and_the_others_hear_of_it() {
+        let folder = tempfile::tempdir().expect("a folder");
+        fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("set");
+        for number in 0..20 {
+            let at = |name: &str| folder.path().join(number.to_string()).join(name);
+            let folders = Folders {
+                bin: at("bin"),
+                state: at("state"),
+                run: at("run"),
+                cache: at("cache"),
+                share: at("share"),
+            };
+            let starts = std::thread::scope(|scope| {
+                let starts = [(); 8].map(|()| scope.spawn(|| Held::take(&folders)));
+                starts.map(|start| start.join().expect("ended"))
+            });
+            let (held, late): (Vec<_>, Vec<_>) = starts.into_iter().partition(Result::is_ok);
+            assert_eq!(held.len(), 1, "{late:?}");
+            for refused in late {
+                let refused = refused.expect_err("late");
+                assert!(matches!(refused, PartsError::Locked { .. }), "{refused}");
+            }
+        }
     }
 }
