@@ -74,7 +74,7 @@ fn commands_go_on_without_their_clients_and_daemons_and_are_kept_in_clones() {
         kill(pid, Signal::SIGTERM).expect("told");
     }
     assert_eq!(client.wait().expect("waited for").code(), Some(125));
-    host.wait_in("p", "! grep -qs sleep.1001 /proc/[0-9]*/cmdline");
+    host.wait_in("p", "! grep -qs sleep.100[1] /proc/[0-9]*/cmdline");
     host.sh("p", "[ ! -e /m/whole ]");
 
     // Neither the daemon's end nor a fork ends those that are kept.

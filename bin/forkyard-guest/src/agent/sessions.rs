@@ -106,6 +106,14 @@ struct Running {
     terminal: Option<Arc<OwnedFd>>,
 }
 
+impl Running {
+    /// Hangs up on it. Blocks. Its input stays open until then: an end of it would be taken for the end of
+    /// what its client had to say.
+    fn hang_up(self) {
+        self.group.hang_up();
+    }
+}
+
 type Table = Arc<Mutex<BTreeMap<Session, Running>>>;
 
 /// The commands that run.
@@ -247,7 +255,7 @@ impl Sessions {
     pub fn detach(&self, session: Session) {
         if let Some(running) = lock(&self.table).remove(&session) {
             running.flow.detach();
-            thread::spawn(move || running.group.hang_up());
+            thread::spawn(move || running.hang_up());
         } else {
             self.kept.detach(session);
         }
@@ -270,7 +278,7 @@ impl Sessions {
         self.kept.detach_all();
         for running in std::mem::take(&mut *lock(&self.table)).into_values() {
             running.flow.detach();
-            thread::spawn(move || running.group.hang_up());
+            thread::spawn(move || running.hang_up());
         }
     }
 
