@@ -4,8 +4,8 @@ use crate::{FamilyId, InvalidId, Member, VmState, VmView};
 use serde::{Deserialize, Serialize};
 use std::{fmt, num::NonZeroU32, str::FromStr};
 
-/// Place of a VM in a list that is read in pages, the oldest first: `CREATED-FAMILY-MEMBER` as text.
-/// It stays a place when the VM is gone.
+/// Place of a VM in a list that is read in pages, the oldest first: `CREATED-FAMILY-MEMBER` as text. Places
+/// of VMs that are gone are places still.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct ListPlace {
