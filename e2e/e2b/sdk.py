@@ -305,6 +305,19 @@ def natives():
     assert status("p", {"X-Access-Token": adopted._envd_access_token}) == (404, False)
 
 
+def metrics(sandbox):
+    first = eventually("a sample", sandbox.get_metrics)[-1]
+    sandbox.commands.run("dd if=/dev/zero of=/root/large bs=1M count=8; sync")
+    more = eventually("another", lambda: sandbox.get_metrics()[1:])[-1]
+    for it in (first, more):
+        assert it.cpu_count == 1 and 0 < it.cpu_used_pct <= 100, it
+        assert 0 < it.mem_used < it.mem_total, it
+        assert 0 < it.disk_used < it.disk_total, it
+    assert more.disk_used - first.disk_used >= 8 << 20, (first, more)
+    assert sandbox.get_metrics(start=more.timestamp)[0].timestamp == more.timestamp
+    assert not sandbox.get_metrics(end=first.timestamp.replace(year=2000))
+
+
 def pauses(sandbox):
     counting = sandbox.commands.run("while :; do echo tick; sleep 0.1; done", background=True)
     counting.disconnect()
@@ -422,6 +435,7 @@ def main():
     files(sandbox)
     ports(sandbox)
     lists(sandbox)
+    metrics(sandbox)
     pauses(sandbox)
     forks(sandbox)
     interpreter()

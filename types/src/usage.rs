@@ -40,3 +40,24 @@ pub struct VmUsage {
     /// Clones kept warm for its next fork; 0 while a fork is under way.
     pub warm: u16,
 }
+
+/// Use that a guest makes of what its machine has, as its own kernel counts it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GuestUsage {
+    /// Virtual processors that are online.
+    pub vcpus: u32,
+    /// Ticks since the guest booted in which they worked, of all of them together.
+    pub busy: u64,
+    /// All ticks since the guest booted.
+    pub ticks: u64,
+    /// Memory that its kernel has for use.
+    pub memory: ByteCount,
+    /// Memory that programs and the kernel use, caches that can be dropped left out.
+    pub memory_used: ByteCount,
+    /// Content of files that is kept in memory.
+    pub memory_cache: ByteCount,
+    /// Size of its root file system.
+    pub disk: ByteCount,
+    /// Bytes of that which are not free.
+    pub disk_used: ByteCount,
+}

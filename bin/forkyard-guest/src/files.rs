@@ -4,6 +4,7 @@
 //! It ends if its input ends early, and leaves nothing half done: the hang-up of a
 //! host that went away is blocked, the end of input is not.
 
+mod usage;
 mod watch;
 
 use forkyard_files::{FilesError, Noted, Target, Wanted, Writer, cannot_be_replaced, pack, unpack};
@@ -64,6 +65,7 @@ pub fn main(words: &[OsString]) -> ExitCode {
             &path,
             &absolute(words.get(2).map_or(OsStr::new(""), OsString::as_os_str)),
         ),
+        "usage" => usage::usage(&path),
         "watch" => watch::watch(&path, text(2) == "recursive"),
         "folder" => fs::create_dir_all(&path).map_err(|error| failed("make", &path, &error)),
         other => Err(refused(format!("unknown operation {other:?}"))),

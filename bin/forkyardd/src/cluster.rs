@@ -77,7 +77,7 @@ pub struct ClusterArgs {
         long,
         env = "FORKYARD_PAGES_PORT",
         value_name = "PORT",
-        default_value_t = 7434
+        default_value_t = forkyard_node::closed::PAGES
     )]
     pages_port: u16,
     /// Seconds after which a node that does not reach etcd is lost to the others.

@@ -7,8 +7,8 @@
 //! ```
 //!
 //! Translation and nothing else: what is done is done by the methods of `Host` that the native API
-//! has, and requests that those refuse fail here as well. Nothing is kept but watchers of folders,
-//! which end with the daemon: what is particular to a sandbox is in its VM's labels. What comes over
+//! has, and requests that those refuse fail here as well. Nothing is kept but watchers of folders and
+//! samples of what sandboxes use, which end with the daemon: what is particular to a sandbox is in its VM's labels. What comes over
 //! the network beyond the loopback comes by TLS.
 
 mod control;
@@ -16,6 +16,7 @@ mod envd;
 mod files;
 mod filesystem;
 mod input;
+mod metrics;
 mod process;
 mod proxy;
 mod reply;
@@ -73,6 +74,7 @@ struct E2b {
     choices: Arc<Choices>,
     domain: String,
     watchers: watch::Watchers,
+    metrics: metrics::Metrics,
     bodies: Bodies,
 }
 
@@ -107,6 +109,7 @@ impl Endpoint {
             domain: domain.unwrap_or_else(|| format!("localhost:{}", listens.port())),
             choices: Arc::new(choices),
             watchers: watch::Watchers::default(),
+            metrics: metrics::Metrics::default(),
             bodies: shared.bodies.clone(),
         };
         tracing::info!(listen = %listens, tls = tls.is_some(), "listening for clients of E2B");

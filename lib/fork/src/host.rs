@@ -47,7 +47,13 @@ impl Host {
         engine: MakeEngine,
     ) -> Result<Arc<Self>, HostError> {
         let held = Held::take(&folders)?;
-        let links = Links::open(folders.links())?;
+        let links = match Links::open(folders.links()) {
+            Ok(links) => links,
+            Err(error) => {
+                held.undo();
+                return Err(error);
+            }
+        };
         let parts = Arc::new(Parts::open(held, options, engine).await?);
         let host = Arc::new_cyclic(|me| Self {
             volumes: HostVolumes::new(&parts, links),

@@ -22,8 +22,8 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-/// Port of a peer's pages, where the file does not say.
-const PAGES: u16 = 7434;
+/// UDP port of a host's pages, unless it is said.
+pub const PAGES: u16 = 7434;
 /// Longest time until names are looked up again.
 const AGAIN: Duration = Duration::from_secs(30);
 /// Longest wait for etcd's list of its members.

@@ -4,12 +4,16 @@
 //! A guest that fails, or is hostile, fails its request: what it says is bounded, and
 //! bytes pass through without being kept.
 
-use crate::{InUse, Used, VmError, alive::Lost};
+use crate::{InUse, Used, Vm, VmError, alive::Lost};
 use forkyard_agent_link::{Command, Exec, ExecInput, ExecOut, Stream};
 use forkyard_types::{
-    ErrorKind, ExitStatus, FileEntry, FileRead, FileWatch, FileWrite, FilesWritten,
+    ErrorKind, ExitStatus, FileEntry, FileRead, FileWatch, FileWrite, FilesWritten, GuestUsage,
 };
-use std::{future::pending, time::Duration};
+use std::{
+    future::pending,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 use tokio::time::sleep;
 
 /// Program of the agent, in every guest.
@@ -23,11 +27,23 @@ const MOST_ANSWER: usize = 8 << 20;
 const STILL: Duration = Duration::from_secs(120);
 /// Likewise, of the removal of a tree, which says nothing until it is done.
 const REMOVAL: Duration = Duration::from_secs(1800);
+/// Time between two looks at whether a VM is paused.
+const LOOK: Duration = Duration::from_secs(1);
+
+/// A program of the agent's that has been started for files.
+struct Begun {
+    running: Exec,
+    /// Not kept by a copy: a VM can be removed while it lasts.
+    vm: Weak<Vm>,
+    lost: Lost,
+    in_use: InUse,
+}
 
 /// Content that leaves a guest. Dropped before its end, the guest stops.
 #[derive(Debug)]
 pub struct FilesOut {
     running: Exec,
+    vm: Weak<Vm>,
     lost: Lost,
     _in_use: InUse,
     /// The first of it, which tells that there is some.
@@ -43,6 +59,7 @@ pub struct FilesOut {
 #[derive(Debug)]
 pub struct FilesIn {
     running: Exec,
+    vm: Weak<Vm>,
     lost: Lost,
     _in_use: InUse,
     input: ExecInput,
@@ -101,6 +118,12 @@ impl Used {
         understood(&answer)
     }
 
+    /// Tells what a guest uses of its machine. Cancel-safe.
+    pub async fn usage(self) -> Result<GuestUsage, VmError> {
+        let answer = self.files_answer(vec!["usage".into(), "/".into()]).await?;
+        understood(&answer)
+    }
+
     /// Tells of each file in a folder, by name. Cancel-safe.
     pub async fn list_files(self, path: String) -> Result<Vec<FileEntry>, VmError> {
         let answer = self.files_answer(vec!["list".into(), path]).await?;
@@ -148,7 +171,7 @@ impl Used {
         Ok(out)
     }
 
-    async fn files(self, words: Vec<String>) -> Result<(Exec, Lost, InUse), VmError> {
+    async fn files(self, words: Vec<String>) -> Result<Begun, VmError> {
         if words
             .get(1)
             .is_none_or(|path| path.is_empty() || path.contains('\0'))
@@ -161,17 +184,23 @@ impl Used {
         argv.extend(words);
         let body = self.answering()?;
         let running = body.guest.exec(Command::of_root(argv)).await?;
-        Ok((running, self.lost(), self.in_use))
+        Ok(Begun {
+            running,
+            vm: Arc::downgrade(&self.vm),
+            lost: self.lost(),
+            in_use: self.in_use,
+        })
     }
 
     async fn files_out(self, words: Vec<String>, still: Duration) -> Result<FilesOut, VmError> {
-        let (running, lost, in_use) = self.files(words).await?;
+        let begun = self.files(words).await?;
         // A file is all in the output: no input.
-        running.input().end().await?;
+        begun.running.input().end().await?;
         let mut out = FilesOut {
-            running,
-            lost,
-            _in_use: in_use,
+            running: begun.running,
+            vm: begun.vm,
+            lost: begun.lost,
+            _in_use: begun.in_use,
             first: None,
             said: Vec::new(),
             over: false,
@@ -217,7 +246,7 @@ impl FilesOut {
             let out = tokio::select! {
                 out = self.running.next() => out,
                 error = &mut self.lost => return Err(error),
-                error = too_still(self.still) => return Err(error),
+                error = too_still(&self.vm, self.still) => return Err(error),
             };
             match out {
                 Some(ExecOut::Output {
@@ -240,12 +269,13 @@ impl FilesOut {
 }
 
 impl FilesIn {
-    fn new((running, lost, in_use): (Exec, Lost, InUse), framed: bool) -> Self {
+    fn new(begun: Begun, framed: bool) -> Self {
         Self {
-            input: running.input(),
-            running,
-            lost,
-            _in_use: in_use,
+            input: begun.running.input(),
+            running: begun.running,
+            vm: begun.vm,
+            lost: begun.lost,
+            _in_use: begun.in_use,
             framed,
             pushed: 0,
             answer: Vec::new(),
@@ -280,7 +310,7 @@ impl FilesIn {
             tokio::select! {
                 out = self.running.next() => self.hear(out),
                 error = &mut self.lost => self.end = Some(Err(error)),
-                error = too_still(Some(STILL)) => self.end = Some(Err(error)),
+                error = too_still(&self.vm, Some(STILL)) => self.end = Some(Err(error)),
             }
         }
         self.end.unwrap_or(Ok(()))?;
@@ -298,7 +328,8 @@ impl FilesIn {
     async fn send(&mut self, bytes: Vec<u8>) -> bool {
         let input = self.input.clone();
         let sent = input.send(bytes);
-        let still = too_still(Some(STILL));
+        let vm = self.vm.clone();
+        let still = too_still(&vm, Some(STILL));
         tokio::pin!(sent, still);
         loop {
             if self.end.is_some() {
@@ -340,18 +371,33 @@ impl FilesIn {
     }
 }
 
-/// Resolves when nothing has come, or been taken, for too long.
-async fn too_still(still: Option<Duration>) -> VmError {
+/// Resolves when nothing has come, or been taken, for too long, not counting time for which the VM is
+/// paused.
+async fn too_still(vm: &Weak<Vm>, still: Option<Duration>) -> VmError {
     let Some(still) = still else {
         return pending().await;
     };
-    sleep(still).await;
+    let is_paused = || vm.upgrade().is_some_and(|vm| vm.is_paused());
+    awake_for(still, LOOK, is_paused).await;
     VmError::Files {
         kind: ErrorKind::Timeout,
         said: format!(
             "the guest has done nothing for {} s: a file system in it, or the program that reads and writes its files, hangs",
             still.as_secs()
         ),
+    }
+}
+
+/// Resolves once a VM has been awake for a time, by looks at it.
+async fn awake_for(time: Duration, look: Duration, is_paused: impl Fn() -> bool) {
+    let mut awake = Duration::ZERO;
+    while awake < time {
+        let before = is_paused();
+        let nap = look.min(time - awake);
+        sleep(nap).await;
+        if !before && !is_paused() {
+            awake += nap;
+        }
     }
 }
 
@@ -382,4 +428,27 @@ fn understood<T: serde::de::DeserializeOwned>(answer: &[u8]) -> Result<T, VmErro
         kind: ErrorKind::Guest,
         said: "the guest's agent answered nonsense".into(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::Cell;
+
+    #[tokio::test]
+    async fn time_for_which_a_vm_is_paused_is_not_held_against_it() {
+        let looks = Cell::new(0_u32);
+        // Two looks a nap: paused from the third nap to the twelfth.
+        let is_paused = || {
+            looks.set(looks.get() + 1);
+            (5..=24).contains(&looks.get())
+        };
+        awake_for(
+            Duration::from_millis(5),
+            Duration::from_millis(1),
+            is_paused,
+        )
+        .await;
+        assert_eq!(looks.get(), 30);
+    }
 }

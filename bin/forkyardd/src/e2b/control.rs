@@ -50,7 +50,7 @@ pub fn router(e2b: E2b) -> Router {
         .route(&format!("/v2{}", sandbox("/connect")), post(connect))
         .route(&sandbox("/fork"), post(fork))
         .route(&sandbox("/snapshots"), post(snapshot))
-        .route(&sandbox("/metrics"), get(metrics))
+        .route(&sandbox("/metrics"), get(super::metrics::of_sandbox))
         .route(&sandbox("/network"), put(network))
         .route("/snapshots", get(snapshots))
         .route("/templates/{id}", delete(remove_template))
@@ -435,12 +435,6 @@ async fn remove_template(State(e2b): Shared, Path(id): Path) -> Answer<StatusCod
     }
     spawned(async move { Ok(e2b.host.remove(&id).await?) }).await?;
     Ok(StatusCode::NO_CONTENT)
-}
-
-/// None are kept; those of the host are at `/metrics` of the native API.
-async fn metrics(State(e2b): Shared, Path(id): Path) -> Answer<Json<[(); 0]>> {
-    e2b.any_sandbox(&id)?;
-    Ok(Json([]))
 }
 
 async fn network() -> Failure {

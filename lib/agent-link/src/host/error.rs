@@ -16,7 +16,9 @@ pub enum LinkError {
         source: Arc<io::Error>,
     },
     /// QEMU has closed the connection.
-    #[error("the link to the guest is closed")]
+    #[error(
+        "the link to the guest is closed: its VM was stopped, removed or reset, or its QEMU ended"
+    )]
     Closed,
     /// The connection failed.
     #[error("the link to the guest failed")]
