@@ -76,6 +76,11 @@ fn vms_are_scheduled_by_sbco_and_outlive_their_dispatcher() {
     let told = host.fails(["sched", "show"]);
     assert!(told.contains("sched set"), "{told}");
 
+    host.ok(["sched", "set", "p", "--policy", "procco", "--parallel"]);
+    // Its dispatcher is there for some seconds yet.
+    host.ok(["sched", "release", "p"]);
+    let told = host.fails(["sched", "show"]);
+    assert!(told.contains("no VM is scheduled"), "{told}");
     // A VM that is removed while it is scheduled leaves nothing.
     host.ok(["sched", "set", "p", "--policy", "procco", "--parallel"]);
     host.ok(["rm", "p-1", "p"]);

@@ -123,7 +123,12 @@ impl Service {
 
     /// Reads the present state. Blocks, for a minute at most.
     pub fn show(&self) -> Result<Shown, ServiceError> {
-        self.done(&Request::Show)
+        let shown = self.done(&Request::Show)?;
+        match shown.vms.is_empty() {
+            // It ends in a moment, and to users there is none.
+            true => Err(ServiceError::NoneScheduled),
+            false => Ok(shown),
+        }
     }
 
     fn done(&self, request: &Request) -> Result<Shown, ServiceError> {

@@ -16,7 +16,7 @@ export async function two(vm: Vm): Promise<string> {
   return [...clones].map((clone) => clone.name).join();
 }
 // @ts-expect-error: no such option.
-fy.run("tiny", { memory: 5 }).catch(() => {});
+fy.run("tiny", { memories: 5 }).catch(() => {});
 const failed = await fy.vms().catch((error: unknown) => error);
 console.log(failed instanceof ForkyardError && failed.kind, PartialFork.name);
 `;
