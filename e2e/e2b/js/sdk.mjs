@@ -60,7 +60,9 @@ async function life() {
   await sandbox.setTimeout(6_000_000);
   const left = (await sandbox.getInfo()).endAt.getTime() - Date.now();
   assert(600_000 < left && left <= 6_000_000, `${left}`);
-  assert.deepEqual(await sandbox.getMetrics(), []);
+  const [used] = await sandbox.getMetrics();
+  assert(used.cpuCount === 1 && 0 < used.cpuUsedPct && used.cpuUsedPct <= 100, JSON.stringify(used));
+  assert(0 < used.memUsed && used.memUsed < used.memTotal && 0 < used.diskUsed && used.diskUsed < used.diskTotal, JSON.stringify(used));
   return sandbox;
 }
 
