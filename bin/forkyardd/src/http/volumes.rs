@@ -95,8 +95,8 @@ pub async fn snapshot(
     Input(request): Input<SnapshotVolume>,
 ) -> Result<(StatusCode, Json<VolumeView>), Refusal> {
     for_the_operator(&asker)?;
-    let kept = host.snapshot_volume(&name, request).await?;
-    Ok((StatusCode::CREATED, Json(kept)))
+    let kept = spawned(async move { host.snapshot_volume(&name, request).await });
+    Ok((StatusCode::CREATED, Json(kept.await?)))
 }
 
 /// Remove a snapshot that no VM lies over.
@@ -109,7 +109,8 @@ pub async fn drop_snapshot(
     Path((name, snapshot)): Path<(String, String)>,
 ) -> Answer<VolumeView> {
     for_the_operator(&asker)?;
-    Ok(Json(host.drop_volume_snapshot(&name, &snapshot).await?))
+    let dropped = spawned(async move { host.drop_volume_snapshot(&name, &snapshot).await });
+    Ok(Json(dropped.await?))
 }
 
 /// Change the size of a volume that no VM has.
@@ -123,7 +124,8 @@ pub async fn resize(
     Input(request): Input<ResizeVolume>,
 ) -> Answer<VolumeView> {
     for_the_operator(&asker)?;
-    Ok(Json(host.resize_volume(&name, request).await?))
+    let resized = spawned(async move { host.resize_volume(&name, request).await });
+    Ok(Json(resized.await?))
 }
 
 /// Block to tell of.
@@ -160,7 +162,8 @@ pub async fn tune(
     Input(request): Input<TuneVolume>,
 ) -> Answer<VolumeView> {
     for_the_operator(&asker)?;
-    Ok(Json(host.tune_volume(&name, request).await?))
+    let tuned = spawned(async move { host.tune_volume(&name, request).await });
+    Ok(Json(tuned.await?))
 }
 
 /// Say which other hosts every flush of a volume waits for.
