@@ -9,7 +9,10 @@ mod watch;
 
 use forkyard_files::{FilesError, Noted, Target, Wanted, Writer, cannot_be_replaced, pack, unpack};
 use forkyard_types::{FileEntry, FileKind, FilesWritten};
-use nix::sys::signal::{SigSet, Signal};
+use nix::{
+    libc,
+    sys::signal::{SigSet, Signal},
+};
 use std::{
     ffi::{OsStr, OsString},
     fs::{self, File, Metadata},
@@ -46,6 +49,11 @@ pub fn main(words: &[OsString]) -> ExitCode {
     let mut hangup = SigSet::empty();
     hangup.add(Signal::SIGHUP);
     let _ = hangup.thread_block();
+    // What is written there is told to people.
+    std::panic::set_hook(Box::new(|bug| {
+        let place = bug.location().map(ToString::to_string).unwrap_or_default();
+        eprintln!("the agent's program for files has a bug at {place}");
+    }));
     let text = |at: usize| {
         words
             .get(at)
@@ -358,14 +366,18 @@ fn tell(what: &impl serde::Serialize) -> Result<(), Failure> {
 
 fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
     Failure {
-        code: code_of(error.kind()),
+        code: code_of(error),
         said: format!("cannot {what} {}: {error}", path.display()),
     }
 }
 
 /// Exit code for an error: whether what was asked for is not there, is not as it was thought to
 /// be, or the guest failed.
-fn code_of(error: io::ErrorKind) -> u8 {
+fn code_of(error: &io::Error) -> u8 {
+    if error.raw_os_error() == Some(libc::ELOOP) {
+        return REFUSED;
+    }
+    let error = error.kind();
     let asked = [
         io::ErrorKind::AlreadyExists,
         io::ErrorKind::CrossesDevices,
@@ -400,9 +412,7 @@ fn said(error: &FilesError) -> Failure {
         cause = error.source();
     }
     let code = match error {
-        FilesError::Read { source, .. } | FilesError::Write { source, .. } => {
-            code_of(source.kind())
-        }
+        FilesError::Read { source, .. } | FilesError::Write { source, .. } => code_of(source),
         FilesError::Place { .. }
         | FilesError::Format(_)
         | FilesError::Unasked { .. }

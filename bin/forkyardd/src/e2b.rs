@@ -37,7 +37,7 @@ use axum::{
     middleware::{Next, from_fn, from_fn_with_state},
     response::{IntoResponse, Response},
 };
-use forkyard_auth::Access;
+use forkyard_auth::{Access, bearer};
 use forkyard_e2b::{ENVD_PORT, Key, is_token, is_told, target};
 use forkyard_fork::Host;
 use forkyard_types::{VmId, VmState, VmView};
@@ -285,7 +285,7 @@ struct Who {
 impl Who {
     fn of(request: &Request) -> Self {
         let text = |name: &str| request.headers().get(name)?.to_str().ok();
-        let bearer = text("authorization").and_then(|value| value.strip_prefix("Bearer "));
+        let bearer = text("authorization").and_then(bearer);
         let peer = request.extensions().get::<Peer>();
         Self {
             // Every listener sets it; no request is admitted or refused because of it.

@@ -34,6 +34,12 @@ const SECRET: usize = 32;
 /// Characters of a token's name.
 const NAME: usize = 64;
 
+/// Returns the token in a header `Authorization`; the scheme's name is in any case (RFC 9110, section 11.1).
+pub fn bearer(value: &str) -> Option<&str> {
+    let (scheme, token) = value.split_once(' ')?;
+    scheme.eq_ignore_ascii_case("bearer").then_some(token)
+}
+
 /// Reason why a request is not admitted. What a stranger is told does not say which
 /// part of a token was wrong.
 #[derive(Debug, thiserror::Error)]

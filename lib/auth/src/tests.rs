@@ -103,3 +103,13 @@ fn a_name_that_cannot_be_shown_is_refused() {
         assert!(matches!(told, Err(TokenError::Name { .. })), "{name:?}");
     }
 }
+
+#[test]
+fn the_name_of_a_tokens_scheme_is_in_any_case() {
+    for value in ["Bearer fy_x", "bearer fy_x", "BEARER fy_x"] {
+        assert_eq!(bearer(value), Some("fy_x"));
+    }
+    for value in ["Basic fy_x", "fy_x", ""] {
+        assert_eq!(bearer(value), None);
+    }
+}

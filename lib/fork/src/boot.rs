@@ -177,6 +177,7 @@ impl Host {
 
     /// Records a VM as asked for; refuses what cannot be.
     pub(crate) async fn found(&self, request: RunRequest) -> Result<Founded, HostError> {
+        self.parts.need_pager().await?;
         self.bring_for(&request).await?;
         let root = request.volume.iter().map(|it| &it.name);
         let volumes = root.chain(request.data.iter().map(|it| &it.name));

@@ -99,7 +99,7 @@ impl Host {
         let member = self.take_members(family, &mut place)?.remove(0);
         let name = match name {
             Some(name) => name,
-            None => made_up(&of.name(), member.0)?,
+            None => self.unused_name(&of.name(), member.0)?,
         };
         Ok(Keeping {
             name,
@@ -107,6 +107,17 @@ impl Host {
             uid: self.parts.registry().take_uid()?,
             _place: place,
         })
+    }
+
+    /// A name for a checkpoint that was given none: by its place in the family, unless another family has one
+    /// of that name.
+    fn unused_name(&self, of: &VmName, member: u16) -> Result<VmName, HostError> {
+        let name = made_up(of, &member.to_string())?;
+        let is_taken = self.parts.registry().find(name.as_str()).is_ok();
+        match is_taken {
+            true => made_up(of, &VmId::random().as_str()[..4]),
+            false => Ok(name),
+        }
     }
 
     /// Records that a snapshot is being kept, of a VM with this record: the files that it needs stay.
@@ -239,9 +250,9 @@ impl Host {
     }
 }
 
-/// A name for a checkpoint that was given none: its parent's, as much of it as fits.
-fn made_up(parent: &VmName, member: u16) -> Result<VmName, HostError> {
-    let end = format!("-at-{member}");
+/// A name after that of the parent, as much of it as fits.
+fn made_up(parent: &VmName, end: &str) -> Result<VmName, HostError> {
+    let end = format!("-at-{end}");
     let parent = parent.as_str();
     let fits = parent.len().min(VmName::MAX.saturating_sub(end.len()));
     let begin = parent.get(..fits).unwrap_or(parent);
@@ -257,7 +268,7 @@ mod tests {
     #[test]
     fn a_vm_whose_name_is_long_has_checkpoints_with_names_that_fit() {
         let name = |text: &str| text.parse::<VmName>().expect("a name");
-        let made = |text: &str| made_up(&name(text), 1042).map(|made| made.to_string());
+        let made = |text: &str| made_up(&name(text), "1042").map(|made| made.to_string());
         assert_eq!(made("p").expect("fits"), "p-at-1042");
         let long = "x".repeat(VmName::MAX);
         let kept = "x".repeat(55);

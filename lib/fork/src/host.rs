@@ -80,6 +80,7 @@ impl Host {
         }
         host.watch_arrivals();
         host.watch_blockd();
+        host.watch_pager();
         host.watch_rules();
         host.watch_idle();
         host.watch_ports();

@@ -34,6 +34,7 @@ mod independence;
 mod joining;
 mod knock;
 mod lives;
+mod lost_pager;
 mod migrate;
 mod pause;
 mod progress;

@@ -54,6 +54,8 @@ pub struct Parts {
     pub events: Broadcast,
     registry: Mutex<Registry>,
     pager: PagerClient,
+    /// Held while a pager is started.
+    starting_pager: tokio::sync::Mutex<()>,
     /// Held as long as this lives; the kernel lets go of them if we die.
     _locks: [File; 2],
 }
@@ -87,6 +89,7 @@ impl Parts {
             registry: Mutex::new(Registry::new(events.clone())),
             events,
             pager,
+            starting_pager: tokio::sync::Mutex::default(),
             _locks: held.keep(),
         })
     }
@@ -126,6 +129,19 @@ impl Parts {
             self.pager.clone(),
             self.events.clone(),
         )
+    }
+
+    /// Starts a pager if none answers: this one's keeper has ended, too, or has given up. What VMs lack of the
+    /// former pager's files stays lost. Not cancel-safe: a pager may be left that the next call finds.
+    pub async fn need_pager(&self) -> Result<(), PartsError> {
+        let _alone = self.starting_pager.lock().await;
+        if self.pager_call(|pager| pager.ping()).await.is_ok() {
+            return Ok(());
+        }
+        let (folders, options) = (self.folders.clone(), self.options);
+        blocking(move || pager_process::ensure(&folders, options)).await?;
+        tracing::warn!("the pager and its keeper were gone: another was started");
+        Ok(())
     }
 
     /// Asks the pager, on a thread of its own. Cancelling the future abandons only the answer.

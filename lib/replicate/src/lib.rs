@@ -23,7 +23,9 @@
 mod allowance;
 mod authority;
 mod fetching;
+mod learning;
 mod propagation;
+pub mod replay;
 mod site;
 mod stamp;
 mod verdict;
@@ -31,6 +33,7 @@ mod verdict;
 pub use allowance::{Allowance, Meter, Money};
 pub use authority::{Ask, Authority, Told};
 pub use fetching::{Fetching, Line, Purpose, Run};
+pub use learning::{Learner, Transitions};
 pub use propagation::{Budget, Decision, Destinations, Knobs, Propagation, Send};
 pub use site::{Closing, Data, Read, Role, Site, Unwritable, Writer};
 pub use stamp::{Entry, GlobalMap, OpeningId, SiteId, Sites, Stamp};

@@ -217,6 +217,15 @@ impl Propagation {
         self.queue = self.stale.iter().filter_map(|it| self.rank(*it)).collect();
     }
 
+    /// Begins anew at another site, with its destinations: the site that the VM left has all that was written.
+    /// Accesses stay known.
+    pub fn moved(&mut self, destinations: Destinations) {
+        self.destinations = destinations;
+        self.stale.clear();
+        self.queue.clear();
+        self.last.clear();
+    }
+
     /// Adds the credit of some time.
     pub fn earn(&mut self, time: Duration) {
         let most = u128::from(self.budget.burst) * 1_000_000_000;

@@ -12,6 +12,11 @@ impl SiteId {
     pub fn new(number: u8) -> Option<Self> {
         (number < 32).then_some(Self(number))
     }
+
+    /// Returns its number.
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
 }
 
 /// Set of sites.

@@ -154,7 +154,7 @@ impl Gate {
         if path == JOIN && self.cluster.is_some() {
             return Ok(Asker::Guest);
         }
-        let token = header(header::AUTHORIZATION).and_then(|value| value.strip_prefix("Bearer "));
+        let token = header(header::AUTHORIZATION).and_then(forkyard_auth::bearer);
         match self
             .access
             .admit(address, token, crate::now(), Instant::now())

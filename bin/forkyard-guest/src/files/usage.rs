@@ -2,21 +2,25 @@
 
 use super::{Failure, failed, refused};
 use forkyard_types::{ByteCount, GuestUsage};
-use nix::sys::statvfs::statvfs;
-use std::{fs, path::Path};
+use nix::{libc, sys::statvfs::statvfs};
+use std::{
+    fs,
+    io::{self, Read},
+    os::unix::fs::OpenOptionsExt,
+    path::Path,
+};
 
 const PROCESSORS: &str = "/proc/stat";
 const MEMORY: &str = "/proc/meminfo";
+/// Most bytes of either that are read.
+const MOST: u64 = 1 << 20;
 
 /// Tells it of this guest, with the file system at a path, as JSON.
 pub(super) fn usage(path: &Path) -> Result<(), Failure> {
-    let read = |file: &str| {
-        fs::read_to_string(file).map_err(|error| failed("read", Path::new(file), &error))
-    };
     let about = statvfs(path).map_err(|error| failed("look at", path, &error.into()))?;
     let block = u64::from(about.fragment_size());
     let [total, free] =
-        [about.blocks(), about.blocks_free()].map(|blocks| u64::from(blocks) * block);
+        [about.blocks(), about.blocks_free()].map(|blocks| u64::from(blocks).saturating_mul(block));
     let (vcpus, busy, ticks) =
         processors(&read(PROCESSORS)?).ok_or_else(|| nonsense(PROCESSORS))?;
     let (memory, used, cache) = memory(&read(MEMORY)?).ok_or_else(|| nonsense(MEMORY))?;
@@ -35,8 +39,27 @@ pub(super) fn usage(path: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Reads a file of the kernel's. Something else may have been put over it, which might never end.
+fn read(file: &str) -> Result<String, Failure> {
+    let text = || {
+        let mut options = fs::OpenOptions::new();
+        let options = options.read(true).custom_flags(libc::O_NONBLOCK);
+        let open = options.open(file)?;
+        if !open.metadata()?.is_file() {
+            return Err(io::Error::other("it is no file of the kernel's"));
+        }
+        let mut bytes = Vec::new();
+        open.take(MOST).read_to_end(&mut bytes)?;
+        Ok(String::from_utf8_lossy(&bytes).into_owned())
+    };
+    text().map_err(|error| failed("read", Path::new(file), &error))
+}
+
 fn nonsense(file: &str) -> Failure {
-    refused(format!("{file} is not as it should be"))
+    Failure {
+        code: 1,
+        said: format!("{file} is not as the kernel writes it"),
+    }
 }
 
 /// Processors, ticks in which they worked, and all ticks.
@@ -46,8 +69,8 @@ fn processors(stat: &str) -> Option<(u32, u64, u64)> {
     let ticks: Vec<u64> = ticks.collect::<Result<_, _>>().ok()?;
     // Those of guests of this one, from the ninth on, are in the first two as well.
     let counted = ticks.get(..8)?;
-    let all: u64 = counted.iter().sum();
-    let idle = counted[3] + counted[4];
+    let sum = |some: &[u64]| some.iter().try_fold(0_u64, |sum, n| sum.checked_add(*n));
+    let (all, idle) = (sum(counted)?, sum(&counted[3..5])?);
     let one = |line: &&str| {
         let number = line.strip_prefix("cpu").unwrap_or_default();
         number.starts_with(|first: char| first.is_ascii_digit())
@@ -66,7 +89,9 @@ fn memory(meminfo: &str) -> Option<(ByteCount, ByteCount, ByteCount)> {
     let (total, free) = (value("MemTotal")?, value("MemFree")?);
     // What lies in tmpfs counts as cached, and cannot be dropped.
     let held = value("Shmem").unwrap_or(0);
-    let cache = (value("Cached")? + value("Buffers")?).saturating_sub(held);
+    let cache = value("Cached")?
+        .checked_add(value("Buffers")?)?
+        .saturating_sub(held);
     let used = total.saturating_sub(free).saturating_sub(cache);
     Some((ByteCount(total), ByteCount(used), ByteCount(cache)))
 }
@@ -81,6 +106,8 @@ mod tests {
         assert_eq!(processors(stat), Some((2, 25, 100)));
         assert_eq!(processors("cpu  1 2 3\n"), None);
         assert_eq!(processors("intr 5\n"), None);
+        let greatest = format!("cpu {}\n", "18446744073709551615 ".repeat(10));
+        assert_eq!(processors(&greatest), None);
     }
 
     #[test]
@@ -89,5 +116,9 @@ mod tests {
         let kib = |n: u64| ByteCount(n * 1024);
         assert_eq!(memory(meminfo), Some((kib(1000), kib(500), kib(200))));
         assert_eq!(memory("MemTotal: 1000 kB\n"), None);
+        let most = u64::MAX / 1024;
+        let greatest =
+            format!("MemTotal: 9 kB\nMemFree: 9 kB\nCached: {most} kB\nBuffers: {most} kB\n");
+        assert_eq!(memory(&greatest), None);
     }
 }

@@ -44,6 +44,8 @@ const UNDER_WAY: usize = 4;
 const REMOVED: Duration = Duration::from_secs(5);
 /// Words on what a signal leaves of a copy.
 const INTERRUPTED: &str = "what was not whole has been removed";
+/// Likewise, where removing that takes too long.
+const LEFT: &str = "what was not whole could not be removed in time: a file or folder .forkyard-cp.… is left beside the target";
 /// Word for standard input or output as a tar stream.
 const PIPE: &str = "-";
 
@@ -240,8 +242,9 @@ async fn fetch(
     let taken = match taken {
         Ok(taken) => taken,
         Err(signal) => {
-            let _ = timeout(REMOVED, taking).await;
-            return Err(Interrupted::over(signal, INTERRUPTED).into());
+            let removed = timeout(REMOVED, taking).await.is_ok();
+            let told = if removed { INTERRUPTED } else { LEFT };
+            return Err(Interrupted::over(signal, told).into());
         }
     };
     match (taken, broken) {

@@ -20,13 +20,14 @@ use forkyard_types::{Attach, ExecEvent, ExecInput, ExecRequest, ExecTimedOut};
 use nix::libc;
 use std::{
     env,
+    future::pending,
     io::{IsTerminal, Read, Write, stdin},
     process::ExitCode,
     sync::Arc,
 };
 use tokio::{
     signal::unix::{SignalKind, signal},
-    sync::{Semaphore, mpsc},
+    sync::{Semaphore, mpsc, oneshot},
 };
 
 /// The exit code where not the command failed but this program.
@@ -112,17 +113,22 @@ pub async fn exec(client: &Client, format: Format, command: Exec) -> anyhow::Res
     let mut events = client.exec_with(&command.vm, &request, coming).await?;
     let raw = (command.tty && command.interactive).then(terminal::Raw::enter);
     let raw = raw.transpose().context("cannot set the terminal")?;
-    match command.interactive {
+    let mut broken = match command.interactive {
         true => pass_input_on(input.clone(), window.clone(), AtEnd::End),
-        // With the channel still open for signals.
-        false => _ = input.send(ExecInput::Eof).await,
-    }
+        false => {
+            // With the channel still open for signals.
+            let _ = input.send(ExecInput::Eof).await;
+            Broken::never()
+        }
+    };
     let mut signals = pass_signals_on(input, command.tty)?;
     let mut silence = Silence::of(client, &command.vm);
     let mut termination = Termination::of(client, &command.vm);
     loop {
         let event = tokio::select! {
             event = events.next() => event?,
+            // The command is hung up on: it does not take what it got for the whole.
+            error = broken.happens() => return Err(error),
             never = silence.watch() => match never {},
             Some(passed) = signals.recv() => match passed {
                 Passed::Terminate => {
@@ -171,13 +177,15 @@ pub async fn attach(
         .await?;
     // Held: signals end this program, and not the command.
     let _open = input.clone();
-    if interactive {
-        pass_input_on(input, window.clone(), AtEnd::Leave);
-    }
+    let mut broken = match interactive {
+        true => pass_input_on(input, window.clone(), AtEnd::Leave),
+        false => Broken::never(),
+    };
     let mut silence = Silence::of(client, vm);
     loop {
         let event = tokio::select! {
             event = events.next() => event?,
+            error = broken.happens() => return Err(error),
             never = silence.watch() => match never {},
         };
         let event = event.context("the daemon closed the connection before the command ended")?;
@@ -208,10 +216,34 @@ enum AtEnd {
     Leave,
 }
 
+/// The wait for standard input to fail.
+struct Broken(Option<oneshot::Receiver<std::io::Error>>);
+
+impl Broken {
+    fn never() -> Self {
+        Self(None)
+    }
+
+    /// Resolves if reading fails. Cancel-safe.
+    async fn happens(&mut self) -> anyhow::Error {
+        if let Some(failed) = &mut self.0
+            && let Ok(error) = failed.await
+        {
+            return anyhow::Error::new(error)
+                .context("cannot read standard input: the command is hung up on");
+        }
+        // It has ended well.
+        self.0 = None;
+        pending().await
+    }
+}
+
 /// Passes standard input on, no more than there is room for. Read by a thread, for reading a
-/// terminal cannot be given up.
-fn pass_input_on(input: mpsc::Sender<ExecInput>, window: Arc<Semaphore>, at_end: AtEnd) {
+/// terminal cannot be given up. Of input that cannot be read the end is not passed on.
+fn pass_input_on(input: mpsc::Sender<ExecInput>, window: Arc<Semaphore>, at_end: AtEnd) -> Broken {
     let (sender, mut pieces) = mpsc::channel::<Vec<u8>>(1);
+    let (ended, end) = oneshot::channel::<Option<std::io::Error>>();
+    let (fails, failed) = oneshot::channel();
     std::thread::spawn(move || {
         let mut buffer = vec![0; PIECE];
         loop {
@@ -222,9 +254,8 @@ fn pass_input_on(input: mpsc::Sender<ExecInput>, window: Arc<Semaphore>, at_end:
                     }
                 }
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
-                Ok(0) => return,
-                Err(error) => {
-                    tell!("forkyard: cannot read standard input: {error}");
+                read => {
+                    let _ = ended.send(read.err());
                     return;
                 }
             }
@@ -242,11 +273,14 @@ fn pass_input_on(input: mpsc::Sender<ExecInput>, window: Arc<Semaphore>, at_end:
                 return;
             }
         }
-        if at_end == AtEnd::End {
+        match end.await {
+            Ok(Some(error)) => _ = fails.send(error),
             // A command that has ended needs no end of its input.
-            let _ = input.send(ExecInput::Eof).await;
+            Ok(None) if at_end == AtEnd::End => _ = input.send(ExecInput::Eof).await,
+            Ok(None) | Err(_) => {}
         }
     });
+    Broken(Some(failed))
 }
 
 /// Meaning of a signal for this program.

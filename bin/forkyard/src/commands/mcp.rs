@@ -20,6 +20,7 @@ use forkyard_types::{
 };
 use guest::GuestError;
 use hyper::Method;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use progress::Said;
 use rmcp::{
     ErrorData, RoleServer, ServerHandler, ServiceExt,
@@ -34,7 +35,7 @@ use rmcp::{
 };
 use serde::Serialize;
 use serde_json::json;
-use std::{path::PathBuf, process::ExitCode};
+use std::{os::fd::AsFd, path::PathBuf, process::ExitCode};
 use transport::Lines;
 use words::{
     Activate, Exec, Fork, Read, Rm, Run, SessionEnd, SessionRead, SessionWrite, Sessions, Start,
@@ -83,12 +84,22 @@ impl Reach {
     }
 }
 
-/// Serves until standard input ends.
+/// Serves until standard input ends and all is answered, or until standard output has no reader.
 pub async fn serve(reach: Reach) -> anyhow::Result<ExitCode> {
     let (from, to) = stdio();
-    let service = Tools { reach }.serve(Lines::new(from, to)).await?;
+    let lines = Lines::new(from, to, is_unread);
+    let service = Tools { reach }.serve(lines).await?;
     service.waiting().await?;
     Ok(ExitCode::SUCCESS)
+}
+
+/// Tells whether the reader of standard output has gone.
+fn is_unread() -> bool {
+    let output = std::io::stdout();
+    let mut looked = [PollFd::new(output.as_fd(), PollFlags::empty())];
+    let gone = PollFlags::POLLERR | PollFlags::POLLHUP;
+    poll(&mut looked, PollTimeout::ZERO).is_ok()
+        && looked[0].revents().is_some_and(|it| it.intersects(gone))
 }
 
 #[derive(Clone, Debug)]

@@ -10,15 +10,25 @@ use forkyard_types::{VmId, VmState};
 use std::{
     collections::BTreeMap,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
+use tokio::time::timeout;
 
-/// Samples of sandboxes that were asked about.
+/// Longest wait for a guest to tell what it uses.
+const TELLS: Duration = Duration::from_secs(20);
+
+/// Samples of sandboxes that were asked about. Each is held while its guest is asked: one question at a time.
 #[derive(Clone, Debug, Default)]
-pub struct Metrics(Arc<Mutex<BTreeMap<VmId, Series>>>);
+pub struct Metrics(Arc<Mutex<BTreeMap<VmId, OfOne>>>);
+
+type OfOne = Arc<tokio::sync::Mutex<Series>>;
 
 impl Metrics {
-    fn with<T>(&self, on: impl FnOnce(&mut BTreeMap<VmId, Series>) -> T) -> T {
-        on(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner))
+    /// Returns those of one, and forgets those of VMs that are no more.
+    fn of(&self, id: VmId, is_there: impl Fn(VmId) -> bool) -> OfOne {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.retain(|id, _| is_there(*id));
+        all.entry(id).or_default().clone()
     }
 }
 
@@ -29,21 +39,25 @@ pub async fn of_sandbox(
     RawQuery(query): RawQuery,
 ) -> Result<Json<Vec<Metric>>, Failure> {
     let vm = e2b.any_sandbox(&id)?;
-    let asked = TimeRange::of(&query.unwrap_or_default()).map_err(Failure::invalid)?;
-    let now = crate::now();
-    let is_due = e2b
-        .metrics
-        .with(|all| all.get(&vm.id).is_none_or(|series| series.is_due(now)));
-    // One that is paused is not woken to be asked.
-    if is_due && vm.state == VmState::Running {
-        let usage = e2b.host.use_vm(vm.id.as_str()).await?.usage().await?;
-        e2b.metrics
-            .with(|all| all.entry(vm.id).or_default().note(now, &usage));
-    }
+    let range = TimeRange::of(&query.unwrap_or_default()).map_err(Failure::invalid)?;
     let there = e2b.host.list();
-    Ok(Json(e2b.metrics.with(|all| {
-        all.retain(|id, _| there.iter().any(|vm| vm.id == *id));
-        let told = all.get(&vm.id);
-        told.map_or(Vec::new(), |series| series.within(asked))
-    })))
+    let series = e2b
+        .metrics
+        .of(vm.id, |id| there.iter().any(|vm| vm.id == id));
+    let mut series = series.lock().await;
+    // One that is paused is not woken to be asked.
+    if series.is_due(crate::now()) && vm.state == VmState::Running {
+        let asked = async {
+            let guest = e2b.host.use_vm(vm.id.as_str()).await?;
+            Ok::<_, Failure>(guest.usage().await?)
+        };
+        let usage = timeout(TELLS, asked).await.map_err(|_| {
+            Failure::silent(&format!(
+                "the guest did not tell what it uses within {} s",
+                TELLS.as_secs()
+            ))
+        })??;
+        series.note(crate::now(), &usage);
+    }
+    Ok(Json(series.within(range)))
 }

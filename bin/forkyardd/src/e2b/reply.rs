@@ -61,6 +61,11 @@ impl Failure {
         Self::new(StatusCode::GATEWAY_TIMEOUT, "deadline_exceeded", text)
     }
 
+    /// Nothing came from a guest in time.
+    pub fn silent(text: &str) -> Self {
+        Self::new(StatusCode::GATEWAY_TIMEOUT, "deadline_exceeded", text)
+    }
+
     /// As the REST API has it.
     pub fn body(&self) -> ErrorBody {
         ErrorBody {

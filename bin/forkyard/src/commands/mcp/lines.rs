@@ -49,6 +49,11 @@ impl UnderWay {
         }
     }
 
+    /// Tells whether every request has been answered.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     /// Notes that a request has been answered, or is answered no more.
     pub fn over(&mut self, id: &NumberOrString) {
         self.0.remove(id);

@@ -31,7 +31,7 @@ impl Session {
         tokio::spawn(async move {
             let (from, to) = split(theirs);
             let service = Tools { reach }
-                .serve(Lines::new(from, to))
+                .serve(Lines::new(from, to, || false))
                 .await
                 .expect("a session");
             service.waiting().await.expect("its end")
@@ -458,4 +458,21 @@ async fn command_that_took_too_long_is_told_with_what_it_had_written() {
         answer["result"]["content"][0]["text"],
         "took too long; wait\nstderr until then:\ncc main.c\n"
     );
+}
+
+#[tokio::test]
+async fn what_was_asked_before_the_input_ended_is_answered() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let socket = folder.path().join("api.sock");
+    let mut requests = daemon(&socket);
+    let mut session = Session::new(&socket).await;
+    let call = json!({ "name": "rm", "arguments": { "vm": "p" } });
+    session.ask(1, "tools/call", call).await;
+    session.to.shutdown().await.expect("closed");
+    let (_, mut stream) = asked(&mut requests).await;
+    // Longer than calls are waited for by the protocol's library.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    answer(&mut stream, &vm("p")).await;
+    let told = session.until(|message| message["id"] == 1).await;
+    assert!(told["result"]["isError"] != true, "{told}");
 }

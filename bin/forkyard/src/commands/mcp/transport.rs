@@ -7,6 +7,10 @@
 //! lines <----- one task <-+-----+
 //! ```
 //!
+//! At the end of its input, what a client has asked for is answered before it is told that this is the
+//! end: a script that writes its requests and closes gets all of its answers. A client that reads no more is
+//! waited for no longer.
+//!
 //! Reading may be cancelled at any point: a line that has come in part, and an error that has not
 //! been sent, are kept.
 
@@ -21,12 +25,16 @@ use serde_json::Value;
 use std::{
     io,
     sync::{Arc, Mutex, PoisonError},
+    time::Duration,
 };
 use tokio::{
     io::{AsyncBufReadExt, AsyncRead, AsyncWrite, AsyncWriteExt, BufReader},
-    sync::{mpsc, oneshot},
+    sync::{Notify, mpsc, oneshot},
+    time::sleep,
 };
 
+/// Time between two looks at whether there is a reader.
+const LOOK: Duration = Duration::from_secs(1);
 /// Lines that wait to be written.
 const WAITING: usize = 16;
 
@@ -43,12 +51,21 @@ pub struct Lines<R> {
     /// An error to be sent before more is read.
     wrong: Option<Value>,
     under_way: Arc<Mutex<UnderWay>>,
+    /// Told whenever a request is over.
+    over: Arc<Notify>,
     to: mpsc::Sender<Outgoing>,
+    /// Tells whether what is written has no reader any more.
+    is_unread: fn() -> bool,
 }
 
 impl<R: AsyncRead + Unpin + Send> Lines<R> {
-    /// Reads from one stream, and writes to the other by a task that ends with this.
-    pub fn new(from: R, to: impl AsyncWrite + Unpin + Send + 'static) -> Self {
+    /// Reads from one stream, and writes to the other by a task that ends with this. `is_unread` tells whether
+    /// the other has lost its reader.
+    pub fn new(
+        from: R,
+        to: impl AsyncWrite + Unpin + Send + 'static,
+        is_unread: fn() -> bool,
+    ) -> Self {
         let (sender, lines) = mpsc::channel(WAITING);
         tokio::spawn(write(to, lines));
         Self {
@@ -57,7 +74,24 @@ impl<R: AsyncRead + Unpin + Send> Lines<R> {
             passing_over: false,
             wrong: None,
             under_way: Arc::default(),
+            over: Arc::default(),
             to: sender,
+            is_unread,
+        }
+    }
+
+    /// Waits until every request is over, or until there is none to read the answers. Cancel-safe.
+    async fn answered(&mut self) {
+        loop {
+            let over = self.over.clone().notified_owned();
+            if lock(&self.under_way).is_empty() || (self.is_unread)() {
+                return;
+            }
+            tokio::select! {
+                () = over => {}
+                () = self.to.closed() => return,
+                () = sleep(LOOK) => {}
+            }
         }
     }
 
@@ -96,6 +130,7 @@ impl<R: AsyncRead + Unpin + Send + 'static> Transport<RoleServer> for Lines<R> {
         item: TxJsonRpcMessage<RoleServer>,
     ) -> impl Future<Output = Result<(), Self::Error>> + Send + 'static {
         let (to, under_way) = (self.to.clone(), self.under_way.clone());
+        let over = self.over.clone();
         async move {
             let answered = match &item {
                 JsonRpcMessage::Response(answer) => Some(&answer.id),
@@ -109,7 +144,9 @@ impl<R: AsyncRead + Unpin + Send + 'static> Transport<RoleServer> for Lines<R> {
             let (sender, written) = oneshot::channel();
             let closed = || io::Error::from(io::ErrorKind::NotConnected);
             to.send((line, sender)).await.map_err(|_| closed())?;
-            written.await.map_err(|_| closed())?
+            let written = written.await.map_err(|_| closed())?;
+            over.notify_waiters();
+            written
         }
     }
 
@@ -123,6 +160,7 @@ impl<R: AsyncRead + Unpin + Send + 'static> Transport<RoleServer> for Lines<R> {
                 self.wrong = None;
             }
             if !self.next().await.ok()? {
+                self.answered().await;
                 return None;
             }
             let read = lock(&self.under_way).read(&self.line);
