@@ -217,6 +217,10 @@ fn a_pager_that_is_wholly_dead_is_told_of_and_its_remains_are_removed(host: &Hos
     assert_eq!(host.vms().len(), 3, "what there is can still be listed");
     host.start(["rm", "--all"], "").wait();
     assert_eq!(host.vms().len(), 0);
+    // Of the same daemon: another pager is started.
+    host.ok(["run", "tiny", "--name", "after"]);
+    assert_eq!(host.sh("after", "echo it lives"), "it lives");
+    host.ok(["rm", "after"]);
     host.json::<Diagnosis>(["doctor", "--repair"]);
 }
 
