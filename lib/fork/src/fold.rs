@@ -16,11 +16,10 @@
 
 use crate::{Host, HostError, generation::Generation};
 use forkyard_disk::set_access;
-use forkyard_records::VmRecord;
-use forkyard_types::{ByteCount, DiskSlice};
+use forkyard_types::ByteCount;
 use forkyard_vm::{RunningVm, Turn, Vm};
 use futures::FutureExt as _;
-use std::{future::pending, io::ErrorKind, path::PathBuf, sync::Arc};
+use std::{future::pending, path::PathBuf, sync::Arc};
 
 /// Own slices that are worth the trouble together.
 const WORTH: usize = 4;
@@ -163,23 +162,6 @@ impl Host {
         tracing::debug!(vm = %vm.name(), ?step, bytes = sum(&frozen[..count]).0, "folded");
         Ok(())
     }
-}
-
-/// Slices of a VM's disk, the one that it writes first. One that has been folded since the record was
-/// read is no part of it any more.
-pub(crate) fn slices_of(record: &VmRecord) -> Result<Vec<DiskSlice>, HostError> {
-    let mut slices = Vec::new();
-    for path in &record.chain {
-        match forkyard_host::allocated(path) {
-            Ok(allocated) => slices.push(DiskSlice {
-                path: path.display().to_string(),
-                allocated,
-            }),
-            Err(error) if !slices.is_empty() && error.is_io(ErrorKind::NotFound) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(slices)
 }
 
 fn stays_deep(vm: &Vm, error: &HostError) {

@@ -22,6 +22,7 @@ use crate::{
     snapshot::{Clones, Taken, WarmShell},
     telemetry::Counted,
 };
+pub(crate) use forkyard_host::micros;
 use forkyard_pager::{PagerError, Refusal};
 use forkyard_types::{
     CloneResult, ForkId, ForkPhase, ForkReport, ForkRequest, ForkResponse, ForkStarted, ImageId,
@@ -411,8 +412,4 @@ pub(crate) fn assign(
         .iter()
         .map(|wanted| (*wanted, shells.next()))
         .collect()
-}
-
-pub(crate) fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }

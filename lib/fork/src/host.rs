@@ -3,7 +3,6 @@
 use crate::{
     HostError, blocking,
     families::Families,
-    fold::slices_of,
     lives::Lives,
     migrate::Incoming,
     progress::Forks,
@@ -13,7 +12,7 @@ use crate::{
 };
 use forkyard_capture::{CaptureError, HostAddr, Pages, Region, count};
 use forkyard_events::Broadcast;
-use forkyard_host::{Folders, Held, MakeEngine, Options, Parts};
+use forkyard_host::{Folders, Held, MakeEngine, Options, Parts, slices_of};
 use forkyard_pager::LinkUse;
 use forkyard_types::{
     GuestImage, ImageView, NetworkPolicy, PageCount, TicketView, VmInspect, VmView,
