@@ -56,13 +56,15 @@ impl Host {
         for record in &records {
             match record.state {
                 // Never announced, or being removed when the last daemon ended.
-                VmState::Starting | VmState::Warm | VmState::Ending => self.erase(record).await,
+                VmState::Starting | VmState::Warm | VmState::Ending => {
+                    self.snapshots.erase(record).await
+                }
                 VmState::Running | VmState::Paused => {}
                 VmState::Checkpoint if commit::is_passing(&record.name) => {
-                    self.erase(record).await;
+                    self.snapshots.erase(record).await;
                 }
                 VmState::Checkpoint => {
-                    if let Err(error) = self.serve_checkpoint(record).await {
+                    if let Err(error) = self.snapshots.serve_checkpoint(record).await {
                         tracing::error!(name = %record.name, error = &error as &dyn std::error::Error, "this checkpoint cannot be forked");
                     }
                     let life = Life::Checkpoint;
@@ -178,7 +180,7 @@ impl Host {
             Err(HostError::Vmm(error)) if error.kind() == VmmErrorKind::Gone => {
                 tracing::warn!(vm = %record.name, error = &error as &dyn std::error::Error, "it has ended");
                 let vm = Vm::new(record.clone(), self.network_of(record)?, Life::Ending);
-                self.discard_process(record).await;
+                self.snapshots.discard_process(record).await;
                 self.end_running(&vm).await;
                 vm.enter(&self.parts.store, Life::Stopped, |record| {
                     record.machine = None
@@ -249,7 +251,7 @@ impl Host {
             }),
             RunState::Running | RunState::Waiting | RunState::Ended => {}
         }
-        let (sender, calls) = mpsc::channel(crate::calls::WAITING);
+        let (sender, calls) = mpsc::channel(forkyard_snapshot::CALLS);
         let guest = Guest::connect(machine.agent_socket(), sender).await?;
         let silence = guest.hello(HELLO).await.err();
         let body = Arc::new(RunningVm::new(machine, guest.clone()));

@@ -144,7 +144,7 @@ impl Host {
     /// died while it booted.
     pub(crate) async fn undo_boot(&self, vm: &Vm) {
         let record = vm.record();
-        self.discard_process(&record).await;
+        self.snapshots.discard_process(&record).await;
         let cleared = self
             .parts
             .engine

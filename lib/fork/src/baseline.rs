@@ -4,7 +4,6 @@
 //! that a host lacks which it may move to, and neither do its clones, wherever they are.
 
 use crate::{Host, HostError, accel_of};
-use forkyard_records::VmRecord;
 use forkyard_types::{GuestCpu, PeerCpu, PeerMigrated, PeerMigration};
 use forkyard_vmm::Accel;
 use futures::future::try_join_all;
@@ -86,14 +85,6 @@ impl Host {
         match most {
             Some(cpu) => Ok(cpu.clone()),
             None => Ok(self.parts.engine.cpu(accel_of(accel))?),
-        }
-    }
-
-    /// Names what a VM's CPU lacks of what this host gives, as the engine does.
-    pub(crate) fn withheld(&self, record: &VmRecord) -> Result<Vec<String>, HostError> {
-        match &record.cpu {
-            Some(cpu) => Ok(self.parts.engine.withhold(accel_of(&record.accel), cpu)?),
-            None => Ok(Vec::new()),
         }
     }
 }

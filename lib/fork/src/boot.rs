@@ -297,7 +297,7 @@ impl Host {
             if let Err(error) = self.close_ports(&vm).await {
                 tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "ports not closed");
             }
-            self.erase(&vm.record()).await;
+            self.snapshots.erase(&vm.record()).await;
         }
         drop(turn);
         booted?;
@@ -367,7 +367,7 @@ impl Host {
             ),
         };
         let spec = BootSpec {
-            machine: self.machine_spec(&record, address.mac).await?,
+            machine: self.snapshots.machine_spec(&record, address.mac).await?,
             kernel: Some(kernel),
         };
         let machine = self
@@ -378,7 +378,7 @@ impl Host {
             .await?;
         let process = crate::to_text(machine.record())?;
         vm.change(&self.parts.store, |record| record.machine = Some(process))?;
-        let (sender, calls) = mpsc::channel(crate::calls::WAITING);
+        let (sender, calls) = mpsc::channel(forkyard_snapshot::CALLS);
         let guest = Guest::connect(machine.agent_socket(), sender).await?;
         let dead = machine.exited();
         let up = async {

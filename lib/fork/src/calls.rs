@@ -7,8 +7,6 @@ mod checkpoint;
 mod disjoint;
 mod spread;
 
-pub(crate) use disjoint::Disjoint;
-
 use crate::{
     Host, HostError,
     bounds::{BoundReached, Rated},
@@ -26,8 +24,6 @@ use forkyard_vm::{Vm, lock};
 use std::sync::Arc;
 use tokio::sync::{Semaphore, mpsc};
 
-/// Calls of one VM waiting to be looked at; more and its agent must wait.
-pub(crate) const WAITING: usize = 16;
 /// Calls of one VM under way; more are refused.
 const UNDER_WAY: usize = 64;
 /// Reason why a clone was not made, as far as the next daemon knows.

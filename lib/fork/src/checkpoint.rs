@@ -8,14 +8,14 @@
 use crate::{
     Host, HostError,
     clone::{Asked, Origin},
-    fork::{Forked, Wanted, micros},
-    generation::Generation,
+    fork::{Forked, Wanted},
+    micros,
     progress::Going,
     quota::Places,
-    snapshot::{Snapshot, Taken},
     telemetry::Counted,
 };
 use forkyard_records::VmRecord;
+use forkyard_snapshot::{Generation, Snapshot, Taken};
 use forkyard_types::{
     CheckpointRequest, ForkId, ForkPhase, ForkReport, Member, RequestId, VmId, VmName, VmState,
     VmView, VolumeUse,
@@ -67,7 +67,8 @@ impl Host {
             .await?;
         let (_, spare, rest) = generation.split(0);
         let taken = self
-            .take_snapshot(parent, &body, (fork, request.mode), rest, &[], &mut report)
+            .snapshots
+            .take(parent, &body, (fork, request.mode), rest, &[], &mut report)
             .await;
         let of_parent = parent.record();
         drop(turn);
@@ -75,7 +76,7 @@ impl Host {
         let Taken { snapshot, former } = taken?;
         let image = snapshot.layout.memory;
         if let Some(former) = former {
-            self.retire(former).await;
+            self.snapshots.retire(former).await;
         }
         let begun = self.begin_keeping(keeping, (of_parent, fork), &snapshot, asked);
         let vm = self.keep(&snapshot, begun).await?;
@@ -85,7 +86,7 @@ impl Host {
             snapshot.layout.of.still_there()?;
         }
         // No process maps it any more: the file has taken its place.
-        self.retire(image).await;
+        self.snapshots.retire(image).await;
         tracing::info!(parent = %parent.name(), name = %vm.name(), ?report, "checkpoint");
         Ok(vm)
     }
@@ -168,9 +169,8 @@ impl Host {
     ) -> Result<Arc<Vm>, HostError> {
         let kept = async {
             recorded?;
-            self.persist(snapshot, record.clone())
-                .instrument(debug_span!("keep"))
-                .await
+            let kept = self.snapshots.persist(snapshot, record.clone());
+            Ok::<_, HostError>(kept.instrument(debug_span!("keep")).await?)
         };
         match kept.await {
             Ok(record) => {
@@ -180,7 +180,7 @@ impl Host {
                 Ok(vm)
             }
             Err(error) => {
-                self.erase(&record).await;
+                self.snapshots.erase(&record).await;
                 Err(error)
             }
         }
@@ -220,7 +220,7 @@ impl Host {
         // It may have been dropped while this waited for its turn.
         self.vm(asleep.id.as_str())?;
         asked.request = record.request;
-        let snapshot = self.open_snapshot(asleep, &record).await?;
+        let snapshot = self.snapshots.open(asleep, &record).await?;
         self.need_network(&snapshot.layout).await?;
         let template = self
             .parts

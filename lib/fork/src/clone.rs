@@ -1,19 +1,13 @@
 //! One clone: from a warm shell to a VM with an identity of its own.
 
-use crate::{
-    Host, HostError,
-    fork::Wanted,
-    progress::Going,
-    remote::Far,
-    snapshot::{Original, Snapshot, Vessel, WarmShell},
-    ticket::Denied,
-};
+use crate::{Host, HostError, fork::Wanted, progress::Going, remote::Far, ticket::Denied};
 use forkyard_agent_link::{Cloned, Identify, LinkError};
 use forkyard_records::{Birth, StoreError, VmRecord};
+use forkyard_snapshot::{Original, Snapshot, WarmShell};
 use forkyard_types::{
     Address, Epoch, ForkId, ForkMode, Identity, RequestId, Route, VmName, VmState,
 };
-use forkyard_vm::{Life, RunningVm, Vm};
+use forkyard_vm::{Life, Vm};
 use std::{
     net::Ipv4Addr,
     sync::Arc,
@@ -113,33 +107,16 @@ impl Host {
             {
                 return Err(HostError::Ticket(Denied::Unknown(ticket)));
             }
-            let growth = match &shell {
-                Vessel::Shell(_) => of.growth,
-                // It has grown already.
-                Vessel::Woken(_) => None,
+            let route = self.parts.network.route(record.family);
+            let told = Identify {
+                identity: identity(&record, address, route, parent_ip),
+                cloned: Some(cloned),
+                scrub: origin.asked.scrub.clone(),
+                growth: None,
             };
-            let first = self.forks.priority.raise();
-            // Waits on the link for the agent, which hears it as it wakes.
-            guest
-                .identify(Identify {
-                    identity: identity(
-                        &record,
-                        address,
-                        self.parts.network.route(record.family),
-                        parent_ip,
-                    ),
-                    cloned: Some(cloned),
-                    scrub: origin.asked.scrub.clone(),
-                    growth,
-                })
-                .await?;
-            let machine = shell
-                .load(&snapshot.devices, growth)
-                .instrument(debug_span!("load"))
-                .await?;
-            drop(first);
+            let made = self.snapshots.instantiate(snapshot, (shell, &guest), told);
+            let body = Arc::new(made.await?);
             let running = origin.begun.elapsed();
-            let body = Arc::new(RunningVm::new(machine, guest.clone()));
             let life = Life::Starting {
                 body: Some(body.clone()),
                 again: false,
@@ -165,11 +142,11 @@ impl Host {
         match outcome.await {
             Ok(made) => {
                 self.register_running(made.vm.clone(), calls);
-                self.tidy(&made.vm);
+                self.snapshots.tidy(&made.vm);
                 Ok(made)
             }
             Err(error) => {
-                self.erase(&record).await;
+                self.snapshots.erase(&record).await;
                 if let Some(ticket) = wanted.ticket {
                     self.tickets(|tickets| tickets.unborn(ticket, wanted.number));
                 }

@@ -3,13 +3,11 @@
 //! Whatever is ours by its name or place, and belongs to no VM that is
 //! recorded, was left behind. Things of others are never touched.
 
-use crate::{
-    Host, HostError, blocking, dirty_tracking::kept_image, generation::Generation,
-    volumes::LeftVolume,
-};
+use crate::{Host, HostError, blocking, volumes::LeftVolume};
 use forkyard_network::Link;
 use forkyard_pager::PagerClient;
 use forkyard_records::VmRecord;
+use forkyard_snapshot::{Generation, kept_image};
 use forkyard_types::{Diagnosis, ImageId, Leftover, VmId};
 use forkyard_vmm::Accel;
 use std::{
@@ -198,7 +196,7 @@ impl Host {
             }
             let files = entries(&folder)?;
             let kept = match named_after(&folder, &vms) {
-                true => crate::snapshot::files(&folder).to_vec(),
+                true => forkyard_snapshot::files(&folder).to_vec(),
                 false => Vec::new(),
             };
             let used = |file: &PathBuf| {
@@ -240,7 +238,7 @@ impl Host {
         let images = self.parts.pager_call(|pager| pager.list()).await?;
         let ids = images.into_iter().map(|image| image.id);
         for image in self.unused(ids, &Next::default())? {
-            self.drop_image(image).await?;
+            self.snapshots.drop_image(image).await?;
         }
         Ok(())
     }
@@ -266,7 +264,7 @@ impl Host {
             Left::Cgroup(vm) => Ok(self.parts.engine.end_processes(*vm).await?),
             Left::Folder(path) => gone(fs::remove_dir_all(path), path),
             Left::File(path) => gone(fs::remove_file(path), path),
-            Left::Image(id) => self.drop_image(*id).await,
+            Left::Image(id) => Ok(self.snapshots.drop_image(*id).await?),
             Left::Volume(left) => self.remove_left_volume(left).await,
         }
     }

@@ -3,22 +3,19 @@
 use crate::{
     Host, HostError,
     again::{self, Ended},
-    generation::Generation,
     restart,
 };
 use forkyard_agent_link::{CallId, Command, Request};
-use forkyard_records::VmRecord;
-use forkyard_types::{FamilyId, TicketId, VmId, VmState, VmView, VolumeUse};
+use forkyard_snapshot::Generation;
+use forkyard_types::{FamilyId, TicketId, VmId, VmView};
 use forkyard_vm::{Life, RunningVm, Vm, VmError};
-use forkyard_vmm::{Cause, MachineRecord};
+use forkyard_vmm::Cause;
 use futures::{FutureExt as _, future::BoxFuture};
-use std::{fs, path::Path, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 use tokio::sync::mpsc;
 
 /// Time a guest may take to power off when asked.
 const POWER_OFF: Duration = Duration::from_secs(15);
-/// Between attempts to end a QEMU that does not end.
-const AGAIN: Duration = Duration::from_secs(10);
 
 impl Host {
     /// Registers a running VM, answers its calls and watches for its end. It is
@@ -124,7 +121,7 @@ impl Host {
         }
         self.note_loss(vm).await;
         if let Some(generation) = turn.take::<Generation>() {
-            self.discard(vm, generation).await;
+            self.snapshots.discard(vm, generation).await;
         }
         let ended = self.how_it_ended(vm, cause).await;
         if let Ended::Failed(why) = &ended {
@@ -179,17 +176,17 @@ impl Host {
         }
         let record = vm.record();
         // A daemon that takes over in the middle of this removes the rest.
-        self.note_ending(&record);
+        self.snapshots.note_ending(&record);
         if let Some(generation) = turn.take::<Generation>() {
-            self.discard(vm, generation).await;
+            self.snapshots.discard(vm, generation).await;
         }
         self.end_running(vm).await;
-        self.erase(&record).await;
+        self.snapshots.erase(&record).await;
         let parent = record
             .birth
             .and_then(|birth| self.parts.registry().get(birth.parent));
         if let Some(parent) = parent {
-            self.tidy(&parent);
+            self.snapshots.tidy(&parent);
         }
         drop(turn);
         let killed = self.tickets(|tickets| {
@@ -211,15 +208,6 @@ impl Host {
         .boxed()
     }
 
-    fn note_ending(&self, record: &VmRecord) {
-        let ending = VmRecord {
-            state: VmState::Ending,
-            ..record.clone()
-        };
-        let noted = self.parts.store.put_vm(&ending);
-        note(record, "record", noted.map_err(HostError::from));
-    }
-
     /// Ends what runs of a VM, if anything does.
     pub(crate) async fn end_running(&self, vm: &Vm) {
         if let Some(body) = vm.take_running()
@@ -228,95 +216,14 @@ impl Host {
             tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "QEMU not ended");
         }
         self.volumes.disks.end_writer(&vm.record()).await;
-        let kept = crate::dirty_tracking::forget_image(vm);
+        let kept = forkyard_snapshot::forget_image(vm);
         if let Some(image) = kept {
-            self.retire(image).await;
+            self.snapshots.retire(image).await;
         }
         // They lead nowhere after it.
-        note(&vm.record(), "published ports", self.close_ports(vm).await);
-    }
-
-    /// Ends a recorded process without a word, if there is one.
-    pub(crate) async fn discard_process(&self, record: &VmRecord) {
-        let Some(machine) = &record.machine else {
-            return;
-        };
-        let discarded = match serde_json::from_str::<MachineRecord>(machine) {
-            Ok(machine) => self
-                .parts
-                .engine
-                .discard(&machine)
-                .await
-                .map_err(HostError::from),
-            Err(error) => Err(HostError::Invalid(error.to_string())),
-        };
-        note(record, "process", discarded);
-    }
-
-    /// Removes whatever there is of a recorded VM or shell: its process,
-    /// network, files and at last its record. What cannot be removed is logged
-    /// and left for the doctor; the rest goes all the same. The record, and with it
-    /// the user its QEMU runs as, stays until that QEMU is proven gone.
-    pub(crate) async fn erase(&self, record: &VmRecord) {
-        self.discard_process(record).await;
-        // One that was started and not yet recorded is found by the engine.
-        let ended = self.parts.engine.end_processes(record.id).await;
-        let is_gone = ended.is_ok();
-        note(record, "processes", ended.map_err(HostError::from));
-        note(
-            record,
-            "network port",
-            self.parts
-                .network
-                .forget(record.id)
-                .await
-                .map_err(HostError::from),
-        );
-        let slices = self.parts.registry().vacate(record);
-        self.parts.remove_files(&slices);
-        for slice in &slices {
-            // A relative's folder stays as long as one of its slices is used.
-            let _ = slice.parent().map(fs::remove_dir);
+        if let Err(error) = self.close_ports(vm).await {
+            tracing::warn!(vm = %vm.id, error = &error as &dyn std::error::Error, "published ports not closed");
         }
-        note(
-            record,
-            "folder",
-            remove_folder(&self.parts.folders.sockets(record.id)),
-        );
-        let disks = self.parts.folders.disks(record.id);
-        self.parts.remove_files(&crate::snapshot::files(&disks));
-        let _ = fs::remove_dir(disks);
-        if !is_gone {
-            self.note_ending(record);
-            return self.erase_later(record.clone());
-        }
-        match self.parts.store.remove_vm(record.id) {
-            Ok(()) => self.parts.registry().give_back_uid(record.uid),
-            Err(error) => note(record, "record", Err(error.into())),
-        }
-        for image in record.memory_image.into_iter().chain(record.disk_image) {
-            self.retire(image).await;
-        }
-        match &record.volume {
-            Some(VolumeUse::Below(at)) => self.volumes.disks.drop_unused(at).await,
-            // Of a VM whose QEMU an earlier daemon ended, or that did not come up.
-            Some(VolumeUse::Written { .. }) => self.volumes.disks.end_writer(record).await,
-            None => {}
-        }
-        self.volumes.disks.end_data(record).await;
-        self.volumes.disks.drop_data(&record.data).await;
-        self.end_family_if_empty(record.family).await;
-    }
-
-    /// Tries again to end a QEMU that did not end. The next daemon does, too.
-    fn erase_later(&self, record: VmRecord) {
-        let host = self.handle();
-        tokio::spawn(async move {
-            tokio::time::sleep(AGAIN).await;
-            if let Some(host) = host.upgrade() {
-                Box::pin(host.erase(&record)).await;
-            }
-        });
     }
 
     /// Removes a family that has no VM left, here or elsewhere, and its network.
@@ -335,20 +242,5 @@ impl Host {
         if let Err(error) = ended {
             tracing::warn!(%family, error = &error as &dyn std::error::Error, "not removed");
         }
-    }
-}
-
-fn remove_folder(folder: &Path) -> Result<(), HostError> {
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => {
-            Err(HostError::io("remove", folder)(error))
-        }
-        Ok(()) | Err(_) => Ok(()),
-    }
-}
-
-fn note(record: &VmRecord, what: &str, outcome: Result<(), HostError>) {
-    if let Err(error) = outcome {
-        tracing::warn!(vm = %record.id, what, error = &error as &dyn std::error::Error, "not removed");
     }
 }

@@ -3,8 +3,8 @@
 mod hint;
 
 use crate::{
-    bounds::BoundReached, friendly::FriendlyError, quota::QuotaReached, snapshot::OtherAgent,
-    substrate::SubstrateError, ticket::Denied, volumes::VolumeError,
+    bounds::BoundReached, friendly::FriendlyError, quota::QuotaReached, substrate::SubstrateError,
+    ticket::Denied, volumes::VolumeError,
 };
 use forkyard_agent_link::LinkError;
 use forkyard_capture::CaptureError;
@@ -14,6 +14,7 @@ use forkyard_image::ImageError;
 use forkyard_network::NetworkError;
 use forkyard_pager::PagerError;
 use forkyard_records::StoreError;
+use forkyard_snapshot::SnapshotError;
 use forkyard_types::{ApiError, ErrorKind, PageCount, ShareId, Transport, VmId, VmName, VmState};
 use forkyard_vm::{VmError, engine_kind, link_kind, records_kind};
 use forkyard_vmm::VmmError;
@@ -95,11 +96,6 @@ pub enum HostError {
         /// Answer of its agent.
         said: String,
     },
-    /// Memory cannot be copied ahead.
-    #[error(
-        "this host cannot note which pages of a VM are written, as a live fork needs (Linux 6.7)"
-    )]
-    NotNoted,
     /// An image is in use.
     #[error("image {name:?} is in use by {vm}")]
     ImageInUse {
@@ -146,9 +142,9 @@ pub enum HostError {
     /// Something cannot be done with a substrate.
     #[error(transparent)]
     Substrate(#[from] SubstrateError),
-    /// The agent in a checkpoint's memory is of another version.
+    /// A snapshot could not be taken or opened, in another way than those that have an error here.
     #[error(transparent)]
-    OtherAgent(#[from] OtherAgent),
+    Snapshot(SnapshotError),
     /// A guest was not made friendly.
     #[error(transparent)]
     Friendly(#[from] FriendlyError),
@@ -158,14 +154,6 @@ pub enum HostError {
     /// The pager failed.
     #[error("the pager failed")]
     Pager(#[from] PagerError),
-    /// A file of a checkpoint is not what was written to it.
-    #[error("{} is damaged", path.display())]
-    Damaged {
-        /// The file.
-        path: PathBuf,
-        /// Error of the pager.
-        source: PagerError,
-    },
     /// Memory could not be captured.
     #[error("the VM's memory could not be captured")]
     Capture(#[from] CaptureError),
@@ -319,6 +307,21 @@ impl From<VolumeError> for HostError {
     }
 }
 
+impl From<SnapshotError> for HostError {
+    fn from(error: SnapshotError) -> Self {
+        match error {
+            SnapshotError::Invalid(text) => Self::Invalid(text),
+            SnapshotError::Parts(error) => error.into(),
+            SnapshotError::Volume(error) => error.into(),
+            SnapshotError::Link(error) => Self::Link(error),
+            SnapshotError::Capture(error) => Self::Capture(error),
+            other @ (SnapshotError::NotNoted
+            | SnapshotError::OtherAgent { .. }
+            | SnapshotError::Damaged { .. }) => Self::Snapshot(other),
+        }
+    }
+}
+
 impl HostError {
     pub(crate) fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
@@ -342,13 +345,13 @@ impl HostError {
             Self::Vm(error) => error.kind(),
             Self::Substrate(error) => error.kind(),
             Self::Volume(error) => error.kind(),
+            Self::Snapshot(error) => error.kind(),
             Self::Friendly(error) => error.kind(),
             Self::Peer { source, .. }
             | Self::Unsettled { source, .. }
             | Self::Number(source)
             | Self::Room(source) => source.kind,
-            Self::OtherAgent(_)
-            | Self::Lost { .. }
+            Self::Lost { .. }
             | Self::Elsewhere { .. }
             | Self::CannotMove { .. }
             | Self::NotConverging { .. }
@@ -359,7 +362,6 @@ impl HostError {
             | Self::ForeignImage { .. }
             | Self::NotStopped { .. }
             | Self::NoBoot { .. }
-            | Self::NotNoted
             | Self::Running { .. }
             | Self::ImageInUse { .. }
             | Self::Closing => ErrorKind::Conflict,
@@ -376,12 +378,43 @@ impl HostError {
             Self::Pager(error) if error.is_timeout() => ErrorKind::Timeout,
             Self::Network(error) if error.is_conflict() => ErrorKind::Conflict,
             Self::Pager(_)
-            | Self::Damaged { .. }
             | Self::Capture(_)
             | Self::Image(_)
             | Self::Disk(_)
             | Self::Network(_)
             | Self::Io { .. } => ErrorKind::Host,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The host's disk is full, as the parts of a host say so.
+    fn full() -> PartsError {
+        PartsError::io("write", Path::new("/disk"))(io::ErrorKind::StorageFull.into())
+    }
+
+    #[test]
+    fn an_error_of_a_part_is_the_same_whichever_layer_met_it() {
+        let met = [
+            HostError::from(full()),
+            HostError::from(VolumeError::from(full())),
+            HostError::from(SnapshotError::from(full())),
+            HostError::from(SnapshotError::from(VolumeError::from(full()))),
+        ];
+        for error in &met {
+            assert!(error.is_io(io::ErrorKind::StorageFull), "{error:?}");
+            assert_eq!(error.to_api(), met[0].to_api());
+        }
+    }
+
+    #[test]
+    fn errors_of_snapshots_keep_their_kind_and_hint() {
+        let error = HostError::from(SnapshotError::NotNoted);
+        assert_eq!(error.kind(), ErrorKind::Conflict);
+        let hint = error.to_api().hint.unwrap_or_default();
+        assert!(hint.contains("--live"), "{hint}");
     }
 }

@@ -1,10 +1,10 @@
 //! The fork itself.
 //!
 //! ```text
-//! fork -> make_clones: generation (shells over a layout)
-//!                      -> take_snapshot (snapshot/take.rs)     the parent stands still
-//!                      -> peer_requests (remote/hand_out.rs)         what other hosts get of it
-//!                      -> instantiate (snapshot/instantiate.rs)
+//! fork -> make_clones: generation (warm.rs)                  shells over a layout
+//!                      -> take (lib/snapshot)                the parent stands still
+//!                      -> peer_requests (remote/hand_out.rs) what other hosts get of it
+//!                      -> instantiate (instantiate.rs)
 //!                           -> bring_up (clone.rs): load, identity, port, user code goes on
 //! ```
 //!
@@ -14,32 +14,25 @@
 use crate::{
     Host, HostError,
     clone::{Asked, Origin},
-    dirty_tracking::kept_image,
-    generation::Generation,
+    instantiate::Clones,
+    micros,
     progress::Going,
     quota::{Asker, Places},
     remote::Dealt,
-    snapshot::{Clones, Taken, WarmShell},
     telemetry::Counted,
 };
-use forkyard_pager::{PagerError, Refusal};
+use forkyard_snapshot::{Generation, Taken, WarmShell};
 use forkyard_types::{
-    CloneResult, ForkId, ForkPhase, ForkReport, ForkRequest, ForkResponse, ForkStarted, ImageId,
-    Member, TicketId, VmView,
+    CloneResult, ForkId, ForkPhase, ForkReport, ForkRequest, ForkResponse, ForkStarted, Member,
+    TicketId, VmId, VmView,
 };
 use forkyard_vm::{Begun, Life, Vm, VmError};
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::{sync::Arc, time::Instant};
 use tokio::sync::oneshot;
 use tracing::{Instrument as _, Span, debug_span, instrument};
 
 /// Clones of one fork.
 pub(crate) const MOST_CLONES: u16 = 256;
-
-/// After this a pager that did not answer is asked again.
-const AGAIN: Duration = Duration::from_secs(1);
 
 /// One clone to make.
 #[derive(Clone, Copy, Debug)]
@@ -260,28 +253,28 @@ impl Host {
             let mut generation = self
                 .generation(parent, &body, turn.take::<Generation>())
                 .await?;
-            let failed = self.fill(parent, &mut generation, wanted.len()).await;
+            let failed = self
+                .snapshots
+                .fill(parent, &mut generation, wanted.len())
+                .await;
             Ok::<_, HostError>((generation, failed))
         };
         let (generation, mut failed) = shells.instrument(debug_span!("shells")).await?;
         report.shells_us = micros(begun.elapsed());
         if generation.shells.is_empty() && !wanted.is_empty() {
-            self.discard(parent, generation).await;
-            return Err(failed
-                .pop()
-                .unwrap_or_else(|| HostError::Invalid("no clone was wanted".into())));
+            self.snapshots.discard(parent, generation).await;
+            return Err(failed.pop().map_or_else(
+                || HostError::Invalid("no clone was wanted".into()),
+                HostError::from,
+            ));
         }
         let image = generation.image;
         let (shells, spare, rest) = generation.split(wanted.len());
         let assigned = assign(wanted, shells);
-        let taken = self.take_snapshot(
-            parent,
-            &body,
-            (id, asked.mode),
-            rest,
-            &assigned,
-            &mut report,
-        );
+        let members = members(&assigned);
+        let taken =
+            self.snapshots
+                .take(parent, &body, (id, asked.mode), rest, &members, &mut report);
         let family = parent.record().family;
         let (taken, ()) = tokio::join!(taken, self.announce_hosts_early(family, &asked.far));
         let taken = match taken {
@@ -291,15 +284,15 @@ impl Host {
                 let peer_requests = self.peer_requests(&taken.snapshot, asked).await;
                 Ok((taken, peer_requests))
             }
-            Err(error) => Err(error),
+            Err(error) => Err(HostError::from(error)),
         };
         drop(turn);
         let (Taken { snapshot, former }, peer_requests) = match taken {
             Ok(taken) => taken,
             Err(error) => {
                 let shells = assigned.into_iter().filter_map(|(_, shell)| shell);
-                self.end_shells(shells.collect()).await;
-                self.tidy(parent);
+                self.snapshots.end_shells(shells.collect()).await;
+                self.snapshots.tidy(parent);
                 self.keep_warm(parent, spare);
                 return Err(error);
             }
@@ -313,7 +306,7 @@ impl Host {
         let clones = self
             .instantiate(
                 &snapshot,
-                (assigned, failed),
+                (assigned, failed.into_iter().map(HostError::from).collect()),
                 peer_requests,
                 origin,
                 &mut report,
@@ -322,15 +315,15 @@ impl Host {
         // Nothing waits for what is ended and started here, and the clones would
         // have shared the processors with it.
         if let Some(former) = former {
-            self.retire(former).await;
+            self.snapshots.retire(former).await;
         }
-        self.tidy(parent);
+        self.snapshots.tidy(parent);
         self.keep_warm(parent, spare);
         let served = self.parts.pager_call(move |pager| pager.stats(image)).await;
         report.pages_fetched = served.map(|usage| usage.pages_served).unwrap_or_default();
         if wanted.is_empty() {
             // No image here lies over it; others get it for as long as it is offered.
-            self.retire(image).await;
+            self.snapshots.retire(image).await;
         }
         counted.done(&report, &clones);
         self.note_fork(id, parent, &report);
@@ -345,60 +338,16 @@ impl Host {
             tracing::warn!(parent = %parent.name(), %fork, error = &error as &dyn std::error::Error, "report not recorded");
         }
     }
-
-    /// Ends an image once no VM's memory is a view of it.
-    pub(crate) async fn retire(&self, image: ImageId) {
-        let kept = self.parts.registry().all();
-        if kept.iter().any(|vm| kept_image(vm) == Some(image)) {
-            return;
-        }
-        // Asked of the records alone: many clones that end at once each ask.
-        let used = self.parts.store.families_of_image(image);
-        if used.is_ok_and(|families| families.is_empty())
-            && !self.peers.incoming_images.is_held(image)
-            && !self.is_of_substrate(image)
-            && let Err(error) = self.drop_image(image).await
-        {
-            tracing::warn!(%image, error = &error as &dyn std::error::Error, "page image not retired");
-            if error.is_timeout() {
-                self.retire_later(image);
-            }
-        }
-    }
-
-    /// Takes an image's name away, in whatever use it is. One that has none any more is fine.
-    pub(crate) async fn drop_image(&self, image: ImageId) -> Result<(), HostError> {
-        let dropped = self.parts.pager_call(move |pager| Ok(pager.retire(image)));
-        match dropped.await? {
-            Ok(()) | Err(PagerError::Refused(Refusal::UnknownImage { .. })) => {
-                self.peers.incoming_images.forget_origin(image);
-                Ok(())
-            }
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    /// A pager that did not answer may do so later, and then do all that it was
-    /// asked: make an image that is no longer awaited.
-    pub(crate) fn retire_later(&self, image: ImageId) {
-        let host = self.handle();
-        tokio::spawn(async move {
-            loop {
-                tokio::time::sleep(AGAIN).await;
-                let Some(host) = host.upgrade() else { return };
-                match host.drop_image(image).await {
-                    Err(error) if error.is_timeout() => {}
-                    Ok(()) | Err(_) => return,
-                }
-            }
-        });
-    }
 }
 
 fn removed(parent: &Vm) -> HostError {
     let name = parent.name().to_string();
     HostError::Vm(VmError::Unknown { name })
 }
+
+/// Clones wanted and a shell for each, as far as there are, and why not for the
+/// others.
+pub(crate) type Assigned = (Vec<(Wanted, Option<WarmShell>)>, Vec<HostError>);
 
 /// Gives each clone wanted its shell. Where there are fewer shells, the last
 /// ones go without.
@@ -413,6 +362,11 @@ pub(crate) fn assign(
         .collect()
 }
 
-pub(crate) fn micros(time: Duration) -> u64 {
-    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
+/// Names the VMs-to-be among clones that have a shell, with the places that they will have.
+pub(crate) fn members(assigned: &[(Wanted, Option<WarmShell>)]) -> Vec<(VmId, Member)> {
+    let member = |(wanted, shell): &(Wanted, Option<WarmShell>)| {
+        let shell = shell.as_ref()?;
+        Some((shell.record.id, wanted.member))
+    };
+    assigned.iter().filter_map(member).collect()
 }

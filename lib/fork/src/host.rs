@@ -3,7 +3,6 @@
 use crate::{
     HostError, blocking,
     families::Families,
-    fold::slices_of,
     lives::Lives,
     migrate::Incoming,
     progress::Forks,
@@ -13,8 +12,9 @@ use crate::{
 };
 use forkyard_capture::{CaptureError, HostAddr, Pages, Region, count};
 use forkyard_events::Broadcast;
-use forkyard_host::{Folders, Held, MakeEngine, Options, Parts};
+use forkyard_host::{Folders, Held, MakeEngine, Options, Parts, slices_of};
 use forkyard_pager::LinkUse;
+use forkyard_snapshot::Snapshots;
 use forkyard_types::{
     GuestImage, ImageView, NetworkPolicy, PageCount, TicketView, VmInspect, VmView,
 };
@@ -28,6 +28,7 @@ use tokio::time::timeout;
 pub struct Host {
     pub(crate) parts: Arc<Parts>,
     pub(crate) volumes: HostVolumes,
+    pub(crate) snapshots: Arc<Snapshots>,
     pub(crate) substrates: Substrates,
     pub(crate) peers: Peers,
     pub(crate) families: Families,
@@ -55,8 +56,11 @@ impl Host {
             }
         };
         let parts = Arc::new(Parts::open(held, options, engine).await?);
-        let host = Arc::new_cyclic(|me| Self {
-            volumes: HostVolumes::new(&parts, links),
+        let volumes = HostVolumes::new(&parts, links);
+        let disks = volumes.disks.clone();
+        let host = Arc::new_cyclic(|me: &Weak<Self>| Self {
+            volumes,
+            snapshots: Snapshots::new(parts.clone(), disks, me.clone()),
             substrates: Substrates::default(),
             peers: Peers::default(),
             families: Families::default(),
@@ -205,7 +209,7 @@ impl Host {
             private_pages,
             disk,
             independence,
-            warm: crate::generation::warm_shells(&vm),
+            warm: forkyard_snapshot::warm_shells(&vm),
             secrets: record.secrets,
             notes: record.notes,
             forks: self.parts.store.forks_of(vm.id)?,

@@ -4,9 +4,10 @@
 //! A client sends an image and receives one, or names one that a registry has; no file is ever read or written
 //! because a client has named it. Whatever breaks off leaves nothing.
 
-use crate::{Host, HostError, blocking, snapshot::Disk};
+use crate::{Host, HostError, blocking};
 use forkyard_disk::{Backing, Format, QemuImg};
 use forkyard_guest_image::{Cancel, Dockerfile, EXPORT, Reach, Source};
+use forkyard_snapshot::Disk;
 use forkyard_types::{
     ByteCount, ExportFormat, GuestImage, ImageBuildRequest, ImageName, ImagePullRequest,
     ImportFormat, ImportRequest, Start, VmState, plainly,

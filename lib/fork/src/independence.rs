@@ -15,8 +15,9 @@
 //! that dies leaves the wish recorded: the next one goes on. A VM that stops is not copied until it starts. What
 //! fails is tried again a little later and shown.
 
-use crate::{Host, HostError, blocking, generation::Generation, snapshot::Disk};
+use crate::{Host, HostError, blocking};
 use forkyard_records::VmRecord;
+use forkyard_snapshot::{Disk, Generation};
 use forkyard_types::{ByteCount, IndependenceView, VmId, VmInspect};
 use forkyard_vm::{Vm, lock};
 use forkyard_vmm::Copied;
@@ -168,7 +169,7 @@ impl Host {
         }
         // Shells that wait for a fork lie over the slice as it is.
         if let Some(next) = turn.take::<Generation>() {
-            self.discard(vm, next).await;
+            self.snapshots.discard(vm, next).await;
         }
         let called_off = AtomicBool::new(false);
         let give_up = async {
@@ -219,7 +220,7 @@ impl Host {
         }
         self.parts.store.remove_independence(vm.id)?;
         if let Some(image) = record.disk_image {
-            self.retire(image).await;
+            self.snapshots.retire(image).await;
         }
         tracing::info!(vm = %vm.name(), "its disk depends on nothing");
         Ok(())

@@ -1,10 +1,11 @@
 //! A host of VMs that fork: their lives from boot to end, tickets, families,
-//! and the fork itself.
+//! and the fork itself, which is written on snapshots.
 //!
 //! Policy and order of steps live here; every mechanism is a crate of its own
 //! (engine, capture, pager, disk, network, guest link, records). Knows nothing
 //! of HTTP.
 
+mod above;
 mod adopt;
 mod again;
 mod baseline;
@@ -15,22 +16,19 @@ mod checkpoint;
 mod clone;
 mod commit;
 mod console;
-mod dirty_tracking;
 mod doctor;
 mod egress;
 mod end;
 mod error;
 mod events;
 mod families;
-mod fold;
 mod fork;
-mod fork_priority;
 mod friendly;
-mod generation;
 mod host;
 mod idle;
 mod images;
 mod independence;
+mod instantiate;
 mod joining;
 mod knock;
 mod lives;
@@ -48,7 +46,6 @@ mod restart;
 mod room;
 mod secrets;
 mod shares;
-mod snapshot;
 mod substrate;
 pub mod telemetry;
 mod terms;
@@ -56,6 +53,7 @@ mod ticket;
 mod usage;
 mod volumes;
 mod wall;
+mod warm;
 
 pub use bounds::{BoundReached, Rated};
 pub use console::Said;
@@ -80,7 +78,6 @@ pub use migrate::IncomingVolume;
 pub use quota::QuotaReached;
 pub use remote::{HERE, Neighbours, Peer, Trusted};
 pub use room::{Granted, Lot, Room};
-pub use snapshot::OtherAgent;
 pub use substrate::{Stores, SubstrateError};
 pub use ticket::{Denied, Promise, Share, Tickets, lay_out};
 pub use volumes::SupplyLine;
@@ -89,4 +86,4 @@ pub use volumes::{Home, Homes};
 
 pub use forkyard_vmm::{AccelChoice, Engine, VmmError};
 
-use forkyard_host::{accel_of, blocking, network_of, now, since_1970, to_text};
+use forkyard_host::{accel_of, blocking, micros, network_of, now, since_1970, to_text};

@@ -3,7 +3,7 @@
 //! Each host keeps count of the clones that it makes. The one whose VM is forked knows
 //! which others make how many, and asks these only when a client looks.
 
-use crate::{Host, HostError, clone::Asked, events, fork_priority::ForkPriority};
+use crate::{Host, HostError, clone::Asked, events};
 use forkyard_events::Broadcast;
 use forkyard_types::{EventVm, ForkId, ForkPhase, ForkProgress, Handout, HostProgress, VmId};
 use forkyard_vm::{UnderWay, Vm, lock};
@@ -21,14 +21,12 @@ const KEPT: usize = 32;
 /// Time another host may take to report its progress.
 const ANSWERS: Duration = Duration::from_secs(1);
 
-/// Forks of this host: under way, watched, and made before guests run.
+/// Forks of this host: under way, and watched.
 #[derive(Debug)]
 pub(crate) struct Forks {
     /// Forks and checkpoints under way; none begins once the daemon ends.
     pub under_way: UnderWay,
     pub progress: Progress,
-    /// Priority of the threads that make a fork.
-    pub priority: ForkPriority,
 }
 
 impl Forks {
@@ -36,7 +34,6 @@ impl Forks {
         Self {
             under_way: UnderWay::default(),
             progress: Progress::new(events),
-            priority: ForkPriority::default(),
         }
     }
 }

@@ -9,7 +9,8 @@
 //! What was prepared for its next fork is given up: the machine closes overlays that
 //! are not in use as it is adopted.
 
-use crate::{Host, HostError, generation::Generation};
+use crate::{Host, HostError};
+use forkyard_snapshot::Generation;
 use forkyard_vm::{RunningVm, Vm};
 use forkyard_vmm::{MachineRecord, RunState, VmmErrorKind};
 use std::{sync::Arc, time::Duration};
@@ -64,7 +65,7 @@ impl Host {
         let body = Arc::new(RunningVm::new(machine, lost.guest.clone()));
         vm.replace_body(body.clone());
         if let Some(generation) = turn.take::<Generation>() {
-            self.discard(vm, generation).await;
+            self.snapshots.discard(vm, generation).await;
         }
         self.parts.settle_chain(vm, &*body.machine).await?;
         let stopped = body.machine.run_state().await? == RunState::Paused;

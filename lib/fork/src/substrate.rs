@@ -339,7 +339,7 @@ impl Host {
     /// by the next daemon.
     async fn discard_parts(&self, parts: &SubstrateParts) {
         for image in [parts.memory.image, parts.disk.image] {
-            self.retire(image).await;
+            self.snapshots.retire(image).await;
         }
         let folder = self.parts.folders.substrate(parts.memory.image);
         let removed = blocking(move || {

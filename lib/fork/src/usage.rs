@@ -1,7 +1,8 @@
 //! Use that VMs make of the host, as the kernel counts it. Cheap: reads a few
 //! files of `/proc` a VM, and asks no QEMU.
 
-use crate::{Host, HostError, blocking, generation::warm_shells};
+use crate::{Host, HostError, blocking};
+use forkyard_snapshot::warm_shells;
 use forkyard_types::{ByteCount, Usage, VmState, VmUsage};
 use procfs::{CurrentSI as _, ProcError, ProcResult, process};
 use std::{io, path::Path, thread};

@@ -28,7 +28,7 @@ pub use folders::Folders;
 pub use options::{GuestBounds, Options, SettleFirst, UnknownOrder};
 pub use own_folders::Held;
 pub use parts::{MakeEngine, Parts, qemu};
-pub use slices::{allocated, backing_of};
+pub use slices::{allocated, backing_of, slices_of};
 
 use forkyard_network::Subnet;
 use forkyard_records::FamilyNo;
@@ -45,6 +45,11 @@ pub fn since_1970() -> Duration {
 /// Returns the seconds since 1970.
 pub fn now() -> u64 {
     since_1970().as_secs()
+}
+
+/// Returns a time in whole microseconds, as reports have it.
+pub fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
 /// Returns the network of a family, which follows from its number.

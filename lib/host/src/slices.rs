@@ -3,13 +3,13 @@
 use crate::{Parts, PartsError};
 use forkyard_disk::{Access, seal, set_access};
 use forkyard_records::VmRecord;
-use forkyard_types::{ByteCount, VmState};
+use forkyard_types::{ByteCount, DiskSlice, VmState};
 use forkyard_vm::Vm;
 use forkyard_vmm::Machine;
 use std::{
     ffi::OsString,
     fs::{self, File},
-    io,
+    io::{self, ErrorKind},
     os::unix::{
         ffi::OsStringExt,
         fs::{FileExt, MetadataExt},
@@ -105,4 +105,21 @@ pub(crate) fn size_of(slice: &Path) -> io::Result<u64> {
 pub fn allocated(path: &Path) -> Result<ByteCount, PartsError> {
     let facts = fs::metadata(path).map_err(PartsError::io("look at", path))?;
     Ok(ByteCount(facts.blocks() * 512))
+}
+
+/// Returns the slices of a VM's disk, the one that it writes first. One that has been folded since the record was
+/// read is no part of it any more.
+pub fn slices_of(record: &VmRecord) -> Result<Vec<DiskSlice>, PartsError> {
+    let mut slices = Vec::new();
+    for path in &record.chain {
+        match allocated(path) {
+            Ok(allocated) => slices.push(DiskSlice {
+                path: path.display().to_string(),
+                allocated,
+            }),
+            Err(error) if !slices.is_empty() && error.is_io(ErrorKind::NotFound) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(slices)
 }

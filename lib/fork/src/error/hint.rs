@@ -1,16 +1,10 @@
 //! Advice to the client about an error.
 
 use super::HostError;
-use forkyard_types::ErrorKind;
 use forkyard_vm::{engine_hint, records_hint};
 use std::io;
 
 impl HostError {
-    /// Tells whether a peer did not answer in time, and may yet do as asked.
-    pub(crate) fn is_timeout(&self) -> bool {
-        self.kind() == ErrorKind::Timeout
-    }
-
     /// Tells whether the host's kernel refused something in this way.
     pub(crate) fn is_io(&self, kind: io::ErrorKind) -> bool {
         matches!(self, Self::Io { source, .. } if source.kind() == kind)
@@ -18,10 +12,6 @@ impl HostError {
 
     pub(super) fn hint(&self) -> Option<&'static str> {
         let hints = [
-            (
-                matches!(self, Self::OtherAgent(_)),
-                "its disk is whole: `forkyard image commit CHECKPOINT IMAGE` makes an image of it, or fork it with the version of Forkyard that took it",
-            ),
             (
                 matches!(self, Self::NotPublished { .. }),
                 "`forkyard ps` lists the ports that lead to each VM",
@@ -59,10 +49,6 @@ impl HostError {
                 "fork its parent or a checkpoint again; `forkyard image export --vm` gives its disk",
             ),
             (
-                matches!(self, Self::NotNoted),
-                "fork without --live, or run VMs under Linux 6.7 or later",
-            ),
-            (
                 matches!(self, Self::Running { .. }),
                 "export a checkpoint of it: `forkyard checkpoint` makes one; or stop it first",
             ),
@@ -77,10 +63,6 @@ impl HostError {
             (
                 matches!(self, Self::Bound(_)),
                 "the host's operator sets this: `forkyardd --help`; forks from outside are not bound by it",
-            ),
-            (
-                matches!(self, Self::Damaged { .. }),
-                "put the file back, or remove the checkpoint by `forkyard rm`",
             ),
             (
                 self.is_io(io::ErrorKind::PermissionDenied),
@@ -102,6 +84,9 @@ impl HostError {
             return error.hint();
         }
         if let Self::Substrate(error) = self {
+            return error.hint();
+        }
+        if let Self::Snapshot(error) = self {
             return error.hint();
         }
         if let Self::Volume(error) = self {

@@ -13,12 +13,12 @@ use super::{Images, volume_come::Volumes};
 use crate::{
     Host, HostError,
     remote::{Coming, received, unpacked},
-    snapshot::{Disk, Layout, WarmShell},
 };
 use forkyard_network::Ports;
 use forkyard_overlay::Generation;
 use forkyard_pager::{Over, PagerError, Refusal, Run};
 use forkyard_records::{Birth, StoreError, VmRecord};
+use forkyard_snapshot::{Disk, Layout, WarmShell};
 use forkyard_types::{
     Delta, ForkId, Handout, ImageId, PeerExpect, PeerMigrated, PeerMigration, PeerPrepare,
     PeerRound, RemotePages, Terms, VmName,
@@ -252,9 +252,10 @@ impl Host {
                 .all_disks()
                 .join(format!("{memory}.template"));
             if !is_on_volume {
-                self.slice_over(&layout.disk, &template).await?;
+                self.snapshots.slice_over(&layout.disk, &template).await?;
             }
             let shell = self
+                .snapshots
                 .shell_as(&layout, &template, first.parent.id, dress)
                 .await;
             self.parts.remove_files(&[template]);
@@ -271,7 +272,7 @@ impl Host {
             match ready.await {
                 Ok(()) => Ok((shell, layout)),
                 Err(error) => {
-                    self.end_shells(vec![shell]).await;
+                    self.snapshots.end_shells(vec![shell]).await;
                     Err(error)
                 }
             }

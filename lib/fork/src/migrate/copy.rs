@@ -4,8 +4,9 @@
 //! over its slices; its memory is written to disk after that. A daemon that dies meanwhile leaves
 //! a record that the next one erases.
 
-use crate::{Host, HostError, checkpoint::Keeping, snapshot::Snapshot};
+use crate::{Host, HostError, checkpoint::Keeping};
 use forkyard_records::{StoreError, VmRecord};
+use forkyard_snapshot::Snapshot;
 use forkyard_types::{ForkId, VmName};
 
 /// A checkpoint that is to be kept.

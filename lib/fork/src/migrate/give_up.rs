@@ -114,7 +114,7 @@ impl Host {
         let last = [Some(layout.memory), layout.disk.base()];
         let of = &shell.record;
         self.expect_no_frames((of.family, of.member, of.id)).await;
-        self.end_shells(vec![shell]).await;
+        self.snapshots.end_shells(vec![shell]).await;
         let images: Vec<_> = here.all().chain(last.into_iter().flatten()).collect();
         self.forget_images(coming, &images).await;
         self.end_family_if_empty(layout.of.family).await;

@@ -5,8 +5,9 @@ use super::{
     leave::{Leaving, key},
     volume::Frozen,
 };
-use crate::{Host, HostError, fork::micros, snapshot::Taken};
+use crate::{Host, HostError, micros};
 use forkyard_records::Moving;
+use forkyard_snapshot::Taken;
 use forkyard_types::{
     ForkMode, ForkReport, Landed, MigrationPhase, MigrationReport, PeerExpect, PeerLand,
     PeerMigrated, PeerMigration,
@@ -103,7 +104,9 @@ impl Host {
         let (_, _, rest) = next.split(0);
         let mut taking = ForkReport::default();
         let mode = (leaving.id, ForkMode::Fast);
-        let taken = self.take_snapshot(vm, &leaving.body, mode, rest, &[], &mut taking);
+        let taken = self
+            .snapshots
+            .take(vm, &leaving.body, mode, rest, &[], &mut taking);
         let taken: Taken = taken.instrument(debug_span!("stop")).await?;
         let volumes = self.freeze_last(leaving, &taken.snapshot, report).await?;
         let land = self.last_of(leaving, &taken, report).await?;

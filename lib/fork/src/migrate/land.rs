@@ -11,13 +11,12 @@ use super::{
     arrive::{Stage, Waiting},
 };
 use crate::{
-    Host, HostError,
-    fork::micros,
+    Host, HostError, micros,
     remote::{Coming, unpacked},
-    snapshot::WarmShell,
 };
 use forkyard_agent_link::{CallId, Request, Session, Visitors};
 use forkyard_records::{Landing, VmRecord};
+use forkyard_snapshot::WarmShell;
 use forkyard_types::{Landed, PeerLand, PeerMigrated, Terms, VmState, VmView};
 use forkyard_vm::{Life, RunningVm, Vm, address};
 use futures::future::join_all;
@@ -247,7 +246,7 @@ impl Host {
             Err(error) => {
                 let of = (record.family, record.member, record.id);
                 self.expect_no_frames(of).await;
-                self.erase(&record).await;
+                self.snapshots.erase(&record).await;
                 let images: Vec<_> = here.all().chain(last.all()).collect();
                 self.forget_images(coming, &images).await;
                 self.give_up_volumes(land.migration).await;
@@ -263,7 +262,7 @@ impl Host {
         self.end_running(&loaded.vm).await;
         let of = (record.family, record.member, record.id);
         self.expect_no_frames(of).await;
-        self.erase(&record).await;
+        self.snapshots.erase(&record).await;
         let images = loaded.here.all().chain(last_of(&loaded.land).all());
         let images: Vec<_> = images.collect();
         self.forget_images(loaded.coming, &images).await;
@@ -301,7 +300,7 @@ impl Host {
             host.forget_images(coming, &here).await;
             host.forget_where_it_was(vm.id).await;
             host.forget_former(vm.id).await;
-            host.tidy(&vm);
+            host.snapshots.tidy(&vm);
             host.keep_warm(&vm, Vec::new());
         });
         Landed { vm: view, took_us }

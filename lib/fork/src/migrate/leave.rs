@@ -10,14 +10,12 @@ use super::{
     way_back::Below,
 };
 use crate::{
-    Host, HostError,
-    fork::micros,
-    generation::Generation,
+    Host, HostError, micros,
     remote::{Far, HERE, Hold, Peer, Share},
-    snapshot::Taken,
 };
 use forkyard_pager::PeerKey;
 use forkyard_records::Moving;
+use forkyard_snapshot::{Generation, Take, Taken};
 use forkyard_types::{
     DiskTransfer, ErrorKind, ForkId, ForkMode, ForkReport, IfStuck, ImageId, Landed,
     MigrateRequest, MigrateResponse, MigrationOver, MigrationPhase, MigrationReached,
@@ -220,7 +218,7 @@ impl Host {
     ) -> Result<Landed, HostError> {
         // Its shells are over what it is now.
         if let Some(generation) = turn.take::<Generation>() {
-            self.discard(leaving.vm, generation).await;
+            self.snapshots.discard(leaving.vm, generation).await;
         }
         let ahead = async {
             let begun = Instant::now();
@@ -284,13 +282,13 @@ impl Host {
         let below = self.ask_kept(leaving).await.or(like);
         let generation = self.generation(vm, &leaving.body, None).await?;
         let (_, _, rest) = generation.split(0);
-        let plan = self.plan(vm, &leaving.body, ImageId::random()).await?;
-        let mode = match plan.is_noted() {
+        let planned = self.snapshots.plan(vm, &leaving.body, ImageId::random());
+        let mode = match planned.await?.is_noted() {
             true => ForkMode::Live,
             false => ForkMode::Fast,
         };
         let mut taking = ForkReport::default();
-        let taken = self.take_snapshot(
+        let taken = self.snapshots.take(
             vm,
             &leaving.body,
             (leaving.id, mode),
@@ -305,9 +303,9 @@ impl Host {
         let (taken, ()) = tokio::join!(taken, self.announce_hosts_early(family, &far));
         let Taken { snapshot, former } = taken?;
         if let Some(former) = former {
-            self.retire(former).await;
+            self.snapshots.retire(former).await;
         }
-        self.tidy(vm);
+        self.snapshots.tidy(vm);
         leaving.sent.memory = snapshot.layout.memory;
         match snapshot.layout.disk.volume() {
             // It goes by snapshots of its own.
@@ -366,6 +364,7 @@ impl Host {
                 return Err(HostError::Closing);
             }
             let take = self
+                .snapshots
                 .plan(leaving.vm, &leaving.body, ImageId::random())
                 .await?;
             // What was written is found by comparing, while it stands still.
@@ -439,15 +438,14 @@ impl Host {
     }
 
     /// Copies what was written, and sends it.
-    async fn round(
-        &self,
-        leaving: &mut Leaving<'_>,
-        take: crate::dirty_tracking::Take,
-    ) -> Result<PageCount, HostError> {
+    async fn round(&self, leaving: &mut Leaving<'_>, take: Take) -> Result<PageCount, HostError> {
         let before = leaving.sent.memory;
         let image = take.image();
         let copied = take.copy(leaving.vm, NonZeroUsize::MIN).await?;
-        let former = self.publish(leaving.vm, take, copied.captured).await?;
+        let former = self
+            .snapshots
+            .publish(leaving.vm, take, copied.captured)
+            .await?;
         let (memory, sent) = self.delta(leaving, image, before).await?;
         let round = PeerRound {
             migration: leaving.id,
@@ -460,7 +458,7 @@ impl Host {
         leaving.offered.retain(|offered| *offered != before);
         leaving.hold.iter_mut().for_each(|hold| hold.let_go(before));
         if let Some(former) = former {
-            self.retire(former).await;
+            self.snapshots.retire(former).await;
         }
         Ok(sent)
     }
@@ -481,7 +479,7 @@ impl Host {
         self.withdraw(&leaving.offered, leaving.key).await;
         self.forget_remote_clones((leaving.id, leaving.peer().name()));
         for image in &leaving.offered {
-            self.retire(*image).await;
+            self.snapshots.retire(*image).await;
         }
     }
 }

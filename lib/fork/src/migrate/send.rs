@@ -1,14 +1,11 @@
 //! Parts of a VM that moves, as the host that it leaves sends them.
 
 use super::{leave::Leaving, volume::LeavingVolume, way_back::Below};
-use crate::{
-    Host, HostError,
-    remote::page_run,
-    snapshot::{Disk, Snapshot, Taken},
-};
+use crate::{Host, HostError, remote::page_run};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_image::Lineage;
 use forkyard_pager::{Offering, PagerClient, Push, Run};
+use forkyard_snapshot::{Disk, Snapshot, Taken};
 use forkyard_types::{
     Delta, HandoutVm, ImageId, MigrationReport, PackedRuns, PageCount, PageOrder, PeerLand,
     PeerMigrated, PeerMigration, PeerPrepare, RemotePages,

@@ -17,7 +17,8 @@
 //! | the answer, or a daemon | each is asked about as one that moves alone: all are there, or all here |
 
 use super::{Images, hand_over::Handed, leave::Leaving, slow::Slow, way_back::Below};
-use crate::{Host, HostError, fork::micros, generation::Generation};
+use crate::{Host, HostError, micros};
+use forkyard_snapshot::Generation;
 use forkyard_types::{
     ByteCount, Landed, MigrateRequest, MigrateResponse, MigrationReport, PeerMigrated,
     PeerMigration,
@@ -225,7 +226,7 @@ impl Host {
         for (leaving, turn) in leaving.iter().zip(turns) {
             // Its shells are over what it is now.
             if let Some(generation) = turn.take::<Generation>() {
-                self.discard(leaving.vm, generation).await;
+                self.snapshots.discard(leaving.vm, generation).await;
             }
         }
         let ahead = self.ahead_together(leaving, request, reports).await;

@@ -12,11 +12,11 @@ use super::leave::Leaving;
 use crate::{
     Host, HostError, blocking,
     migrate::Sending,
-    snapshot::Snapshot,
     volumes::{SENT, SENT_ALL, VolumeError},
 };
 use forkyard_blockd::{Hot, Request};
 use forkyard_records::VmRecord;
+use forkyard_snapshot::Snapshot;
 use forkyard_types::{
     ByteCount, DataRole, DiskTransfer, ForkId, MigrationReport, PageCount, PeerDisk, PeerMigrated,
     PeerMigration, PeerVolume, VmName, VolumeAt, VolumeUse,

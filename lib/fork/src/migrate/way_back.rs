@@ -137,7 +137,7 @@ impl Host {
     async fn drop_former_images(&self, images: Images, hold: Hold) {
         drop(hold);
         for image in images.all() {
-            self.retire(image).await;
+            self.snapshots.retire(image).await;
         }
     }
 

@@ -133,14 +133,14 @@ impl Host {
         }
         // Unless the VM that it came for, or what is kept of one that left, still has it.
         for image in below {
-            self.retire(image).await;
+            self.snapshots.retire(image).await;
         }
     }
 
     /// Never one that was here before, of others.
     async fn retire_arrived(&self, origin: Origin, image: ImageId) {
         if self.peers.incoming_images.came_from(image, origin) {
-            self.retire(image).await;
+            self.snapshots.retire(image).await;
         }
     }
 }

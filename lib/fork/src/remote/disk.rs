@@ -1,9 +1,10 @@
 //! The disk of an instant as a page image: what its frozen slices hold, over the
 //! image they lie over. So it goes to another host as memory does.
 
-use crate::{Host, HostError, blocking, snapshot::Disk};
+use crate::{Host, HostError, blocking};
 use forkyard_disk::{Backing, Change, Format, Held};
 use forkyard_image::{Checksum, LayerBuilder, Lineage, Slot};
+use forkyard_snapshot::Disk;
 use forkyard_types::{ByteCount, ImageId, PAGE_SIZE, PageCount, PageNo, PageOrder, RemotePages};
 use std::{
     fs::{self, File},

@@ -264,7 +264,7 @@ impl Host {
                 .incoming_images
                 .came_from(image, origin_of(request))
             {
-                self.retire(image).await;
+                self.snapshots.retire(image).await;
             }
         }
     }

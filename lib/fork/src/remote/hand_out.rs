@@ -10,14 +10,15 @@ use super::{
 use crate::{
     Host, HostError,
     clone::{Asked, Origin},
-    fork::micros,
+    instantiate::Clones,
+    micros,
     progress::Going,
-    snapshot::{Clones, Layout, Original, Snapshot},
     volumes::VolumeError,
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_network::Subnet;
 use forkyard_pager::{Link, Offering, PeerKey, Push, Run};
+use forkyard_snapshot::{Layout, Original, Snapshot};
 use forkyard_types::{
     ApiError, CloneResult, ErrorKind, FamilyId, ForkId, ForkReport, Handout, HandoutFamily,
     HandoutMachine, HandoutParent, ImageId, Member, PageCount, PageOrder, PeerForkRequest,
@@ -158,7 +159,7 @@ impl Host {
         };
         let peer_requests = peer_requests.await;
         // It is kept for as long as it is offered.
-        if let Err(error) = self.drop_image(disk.image).await {
+        if let Err(error) = self.snapshots.drop_image(disk.image).await {
             tracing::warn!(image = %disk.image, error = &error as &dyn std::error::Error, "page image not retired");
         }
         if peer_requests.is_err() {

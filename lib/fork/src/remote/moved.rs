@@ -54,7 +54,7 @@ impl Host {
             .remote_clones
             .change(key, |away| away.images().to_vec());
         for image in offered.map(|(images, _)| images).unwrap_or_default() {
-            self.retire(image).await;
+            self.snapshots.retire(image).await;
         }
     }
 

@@ -9,17 +9,17 @@ use crate::{
     Host, HostError, accel_of,
     boot::{MEMORY_MIB, VCPUS},
     clone::{Asked, Origin as CloneOrigin},
-    fork::{MOST_CLONES, Wanted, micros},
-    network_of,
+    fork::{Assigned, MOST_CLONES, Wanted},
+    micros, network_of,
     quota::{Asker, Places},
     remote::Far,
-    snapshot::{Assigned, Disk, Layout, Original, Snapshot},
     telemetry::Counted,
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_network::Subnet;
 use forkyard_pager::{Fetching, Run};
 use forkyard_records::{FamilyNo, FamilyRecord, StoreError};
+use forkyard_snapshot::{Disk, Layout, Original, Snapshot};
 use forkyard_types::{
     CloneResult, FamilyId, ForkMode, ForkPhase, ForkReport, GuestCpu, Handout, HandoutFamily,
     ImageId, Member, NetworkPolicy, PageCount, PageOrder, PageRun, PeerForkRequest,
@@ -164,7 +164,7 @@ impl Host {
         for image in images {
             // Never one that was here before, of others.
             if self.peers.incoming_images.came_from(image, origin) {
-                self.retire(image).await;
+                self.snapshots.retire(image).await;
             }
         }
         self.end_family_if_empty(handout.family.id).await;
@@ -347,7 +347,7 @@ impl Host {
             Err(error) => {
                 let (assigned, _) = shells;
                 let shells = assigned.into_iter().filter_map(|(_, shell)| shell);
-                self.end_shells(shells.collect()).await;
+                self.snapshots.end_shells(shells.collect()).await;
                 Err(error)
             }
         }

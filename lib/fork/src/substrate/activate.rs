@@ -4,16 +4,16 @@ use super::{Substrate, open::Opened, sizes::Size, standby::Standby};
 use crate::{
     Host, HostError,
     clone::{Asked as AskedOfClones, Origin},
-    fork::{Wanted, assign, micros},
-    network_of,
+    fork::{Assigned, Wanted, assign, members},
+    micros, network_of,
     progress::Going,
     quota::Places,
     remote::{Dealt, Far},
-    snapshot::{Assigned, Layout, Snapshot, WarmShell},
     terms::NewTerms,
 };
 use forkyard_network::Subnet;
 use forkyard_records::FamilyRecord;
+use forkyard_snapshot::{Layout, Snapshot, WarmShell};
 use forkyard_substrate::access::Act;
 use forkyard_types::{
     ActivateRequest, ActivateResponse, ByteCount, CloneResult, EventVm, ForkId, ForkMode,
@@ -340,7 +340,7 @@ impl Host {
             Ok(place) => place,
             Err(error) => {
                 if let Vessel::Ready(shell) = vessel {
-                    self.end_shells(vec![*shell]).await;
+                    self.snapshots.end_shells(vec![*shell]).await;
                 }
                 return Err(error);
             }
@@ -398,8 +398,11 @@ impl Host {
             }
             Vessel::New(id) => {
                 let template = self.template_of(fork);
-                self.shell_over(&snapshot.layout, &template, (id, &wanted))
-                    .await?
+                let shell = self
+                    .snapshots
+                    .shell_over(&snapshot.layout, &template, (id, member))
+                    .await?;
+                (assign(&wanted, vec![shell]), Vec::new())
             }
         };
         report.shells_us = micros(source.begun.elapsed());
@@ -473,10 +476,10 @@ impl Host {
         shell.record.secrets.clone_from(&layout.of.secrets);
         let id = shell.record.id;
         let assigned = assign(wanted, vec![shell]);
-        if let Err(error) = self.admit(layout, &assigned).await {
+        if let Err(error) = self.snapshots.admit(layout, &members(&assigned)).await {
             let left = assigned.into_iter().filter_map(|(_, shell)| shell);
-            self.end_shells(left.collect()).await;
-            return Err(error);
+            self.snapshots.end_shells(left.collect()).await;
+            return Err(error.into());
         }
         tracing::debug!(vm = %id, "taken ready");
         Ok((assigned, Vec::new()))

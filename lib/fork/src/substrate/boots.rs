@@ -170,7 +170,7 @@ impl Host {
         let (mut substrate, plan) = match recorded.await {
             Ok(recorded) => recorded,
             Err(error) => {
-                self.erase(&record).await;
+                self.snapshots.erase(&record).await;
                 return Err(error);
             }
         };

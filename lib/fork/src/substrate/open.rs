@@ -3,13 +3,11 @@
 use super::{
     DEVICES, Substrate, SubstrateError, activate::Founders, sizes::Size, standby::Kept, sum_of,
 };
-use crate::{
-    Host, HostError, blocking,
-    snapshot::{Disk, Layout, Original},
-};
+use crate::{Host, HostError, blocking};
 use forkyard_agent_link::{Growth, VERSION};
 use forkyard_network::Subnet;
 use forkyard_records::FamilyRecord;
+use forkyard_snapshot::{Disk, Layout, Original};
 use forkyard_types::{ImageId, Member, SubstrateParts, VmId, VmName};
 use forkyard_vm::UnderWay;
 use std::fs;

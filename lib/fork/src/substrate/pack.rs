@@ -5,9 +5,10 @@
 //! again; the rest is compressed.
 
 use super::{DEVICES, DISK, Entry, MEMORY, size};
-use crate::{Host, HostError, blocking, snapshot::Disk};
+use crate::{Host, HostError, blocking};
 use forkyard_image::{Image, Layer, Temper, rewrite};
 use forkyard_records::VmRecord;
+use forkyard_snapshot::Disk;
 use forkyard_sys_host::private;
 use forkyard_types::{ByteCount, ImageId, PAGE_SIZE, SubstrateKind, SubstratePart, SubstrateParts};
 use std::{
@@ -49,7 +50,7 @@ impl Host {
             .ok_or_else(|| HostError::Invalid(format!("{} is incomplete", taken.name)))?;
         let disk = self.disk_layer(&Disk::at_rest(taken)).await?;
         let base = self.below(&Disk::at_rest(taken)).await?;
-        let [memory, devices] = crate::snapshot::files(&self.parts.folders.disks(taken.id));
+        let [memory, devices] = forkyard_snapshot::files(&self.parts.folders.disks(taken.id));
         let layer = File::open(&memory).map_err(HostError::io("read", &memory))?;
         let base = self.stack(base)?;
         let sources = Sources {
@@ -67,14 +68,14 @@ impl Host {
         let made = async {
             let parts = blocking(move || write(sources, &written)).await?;
             // What the checkpoint published is larger, and goes with its file.
-            self.drop_image(parts.memory.image).await?;
+            self.snapshots.drop_image(parts.memory.image).await?;
             self.serve_parts(&parts).await?;
             Ok(parts)
         };
         let made: Result<_, HostError> = made.await;
         if made.is_err() {
             let _ = fs::remove_dir_all(&folder);
-            let _ = self.drop_image(disk.lineage.image).await;
+            let _ = self.snapshots.drop_image(disk.lineage.image).await;
         }
         made
     }

@@ -4,6 +4,7 @@ use super::{DISK, Leaving, MEMORY, Substrate, bundle::PASSING, gone};
 use crate::{Host, HostError, blocking};
 use forkyard_image::Lineage;
 use forkyard_pager::{PagerError, Refusal};
+use forkyard_snapshot::SnapshotError;
 use forkyard_types::{ImageId, SubstratePart, SubstrateParts, VmState};
 use std::{collections::BTreeSet, ffi::OsString, fs, fs::File, time::Duration};
 
@@ -90,7 +91,7 @@ impl Host {
             match served.await? {
                 Ok(()) | Err(PagerError::Refused(Refusal::AlreadyExists { .. })) => {}
                 Err(source @ PagerError::Refused(_)) => {
-                    return Err(HostError::Damaged { path, source });
+                    return Err(SnapshotError::Damaged { path, source }.into());
                 }
                 Err(error) => return Err(error.into()),
             }

@@ -220,7 +220,7 @@ impl Host {
             gone.map(|(larger, _)| larger).collect()
         };
         for image in larger {
-            self.retire(image).await;
+            self.snapshots.retire(image).await;
         }
     }
 

@@ -19,16 +19,12 @@ mod shelf;
 use self::shelf::{Entry, HostMemory, MOST, Shelf, entries, guess, memory_of};
 pub(super) use self::shelf::{Kept, host_memory};
 use super::{Substrate, activate::Founders, sizes::Size};
-use crate::{
-    Host, HostError, blocking,
-    clone::identity,
-    network_of,
-    snapshot::{Vessel, WarmShell},
-};
+use crate::{Host, HostError, blocking, clone::identity, network_of};
 use forkyard_agent_link::{Cloned, Growth, Guest, Identify};
 use forkyard_forecast::Millis;
 use forkyard_network::Subnet;
 use forkyard_records::{FamilyRecord, VmRecord};
+use forkyard_snapshot::{Vessel, WarmShell};
 use forkyard_substrate::access::Act;
 use forkyard_types::{
     ByteCount, Epoch, ForkId, StandbyRequest, StandbyView, SubstrateView, VmId, VmName,
@@ -266,7 +262,7 @@ impl Host {
 
     async fn end_standbys(&self, some: Vec<Standby>) {
         for Standby { family, shell } in some {
-            self.end_shells(vec![shell]).await;
+            self.snapshots.end_shells(vec![shell]).await;
             self.end_family_if_empty(family.id).await;
         }
     }
@@ -413,8 +409,11 @@ impl Host {
         let subnet = network_of(family.number)?;
         let layout = of.layout(family, substrate.name.clone(), subnet, &Founders::default());
         let template = self.template_of(ForkId::random());
-        self.slice_over(&layout.disk, &template).await?;
-        let shell = self.shell_as(&layout, &template, id, |record| record).await;
+        self.snapshots.slice_over(&layout.disk, &template).await?;
+        let shell = self
+            .snapshots
+            .shell_as(&layout, &template, id, |record| record)
+            .await;
         self.parts.remove_files(&[template]);
         let WarmShell {
             record,
@@ -443,7 +442,7 @@ impl Host {
                 Ok((shell, taken.unwrap_or_else(|| guess(substrate.docked()))))
             }
             Err(error) => {
-                self.erase(&record).await;
+                self.snapshots.erase(&record).await;
                 Err(error)
             }
         }

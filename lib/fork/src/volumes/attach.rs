@@ -1,13 +1,13 @@
 //! Volumes that VMs boot on: made and begun for them, and put right after a crash.
 
 use super::{NewVolume, VolumeError};
-use crate::{Host, HostError, blocking, snapshot::Disk};
+use crate::{Host, HostError, blocking};
 use forkyard_blockd::{Encrypt, Request};
 use forkyard_records::VmRecord;
 use forkyard_types::{RootVolume, VmName, VolumeUse};
 use forkyard_vm::Vm;
 use forkyard_volume_disks::has_volume;
-use std::{path::Path, time::Duration};
+use std::time::Duration;
 
 /// Between looks at whether the server of volumes is alive.
 const LOOK: Duration = Duration::from_secs(1);
@@ -72,20 +72,6 @@ impl Host {
             self.volumes.disks.end_writer(&unrecorded).await;
         }
         Ok(recorded?)
-    }
-
-    /// Makes an empty slice over the disk of a snapshot.
-    pub(crate) async fn slice_over(&self, disk: &Disk, path: &Path) -> Result<(), HostError> {
-        let Some(at) = disk.volume_below() else {
-            let backing = disk.backing(&self.parts.folders)?;
-            return Ok(self.parts.images.create_slice(path, &backing, None).await?);
-        };
-        let (below, size) = self.volumes.disks.reader(at).await?;
-        Ok(self
-            .parts
-            .images
-            .create_slice_over(path, (&below, size))
-            .await?)
     }
 
     /// Refuses what cannot be done yet with a VM whose disk is, or lies over, a volume.

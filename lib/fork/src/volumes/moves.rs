@@ -28,8 +28,7 @@ mod settle;
 
 use super::{SENT, VolumeError, guard::HandOver, homes::AtHome, is_private, known_name, writer_of};
 use crate::{
-    Host, HostError, blocking,
-    fork::micros,
+    Host, HostError, blocking, micros,
     migrate::{HOT, SMALL, Sending},
     remote::{HERE, Peer, late},
 };

@@ -198,7 +198,7 @@ impl Host {
 /// Account of a move of which the other host's is lost.
 fn unreported(begun: Instant, term: Term) -> VolumeMoveReport {
     VolumeMoveReport {
-        total_us: crate::fork::micros(begun.elapsed()),
+        total_us: crate::micros(begun.elapsed()),
         hand_over_us: 0,
         sent: ByteCount(0),
         left: ByteCount(0),

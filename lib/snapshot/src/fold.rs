@@ -14,13 +14,12 @@
 //! slice at the bottom has all that was written before the first fork, and
 //! stays where it is.
 
-use crate::{Host, HostError, generation::Generation};
+use crate::{Generation, SnapshotError, Snapshots};
 use forkyard_disk::set_access;
-use forkyard_records::VmRecord;
-use forkyard_types::{ByteCount, DiskSlice};
+use forkyard_types::ByteCount;
 use forkyard_vm::{RunningVm, Turn, Vm};
 use futures::FutureExt as _;
-use std::{future::pending, io::ErrorKind, path::PathBuf, sync::Arc};
+use std::{future::pending, path::PathBuf, sync::Arc};
 
 /// Own slices that are worth the trouble together.
 const WORTH: usize = 4;
@@ -79,22 +78,24 @@ fn sum(slices: &[FrozenSlice]) -> ByteCount {
     ByteCount(slices.iter().map(|slice| slice.bytes.0).sum())
 }
 
-impl Host {
-    /// Sees to a VM's disk when there is time.
-    pub(crate) fn tidy(&self, vm: &Arc<Vm>) {
-        let (host, vm) = (self.handle(), vm.clone());
+impl Snapshots {
+    /// Sees to a VM's disk when there is time, on a task of its own.
+    pub fn tidy(&self, vm: &Arc<Vm>) {
+        let (snapshots, vm) = (self.handle(), vm.clone());
         tokio::spawn(async move {
-            let Some(host) = host.upgrade() else { return };
+            let Some(snapshots) = snapshots.upgrade() else {
+                return;
+            };
             let turn = vm.turn().await;
             if let Ok(body) = vm.body() {
-                host.fold_slices(&vm, &body, &turn).await;
+                snapshots.fold_slices(&vm, &body, &turn).await;
             }
         });
     }
 
     /// Folds what can be folded, in the turn of the caller, until a request
-    /// wants to fork the VM.
-    pub(crate) async fn fold_slices(&self, vm: &Vm, body: &RunningVm, turn: &Turn<'_>) {
+    /// wants to fork the VM. Not cancel-safe: the record would stay behind the machine.
+    pub async fn fold_slices(&self, vm: &Vm, body: &RunningVm, turn: &Turn<'_>) {
         // What the next fork will use has been made over the disk as it is.
         if turn.left::<Generation>().is_some() {
             return;
@@ -122,11 +123,11 @@ impl Host {
         vm: &Vm,
         body: &RunningVm,
         give_up: impl Future<Output = ()> + Send,
-    ) -> Result<(), HostError> {
+    ) -> Result<(), SnapshotError> {
         let own = self.parts.folders.disks(vm.id);
         let slices = self.parts.registry().frozen(vm.id);
         let frozen = slices.iter().map(|(slice, users)| {
-            Ok::<_, HostError>(FrozenSlice {
+            Ok::<_, SnapshotError>(FrozenSlice {
                 own: slice.starts_with(&own),
                 alone: *users == 1,
                 bytes: forkyard_host::allocated(slice)?,
@@ -165,24 +166,7 @@ impl Host {
     }
 }
 
-/// Slices of a VM's disk, the one that it writes first. One that has been folded since the record was
-/// read is no part of it any more.
-pub(crate) fn slices_of(record: &VmRecord) -> Result<Vec<DiskSlice>, HostError> {
-    let mut slices = Vec::new();
-    for path in &record.chain {
-        match forkyard_host::allocated(path) {
-            Ok(allocated) => slices.push(DiskSlice {
-                path: path.display().to_string(),
-                allocated,
-            }),
-            Err(error) if !slices.is_empty() && error.is_io(ErrorKind::NotFound) => {}
-            Err(error) => return Err(error.into()),
-        }
-    }
-    Ok(slices)
-}
-
-fn stays_deep(vm: &Vm, error: &HostError) {
+fn stays_deep(vm: &Vm, error: &SnapshotError) {
     tracing::warn!(vm = %vm.name(), error = error as &dyn std::error::Error, "disk stays deep");
 }
 

@@ -1,14 +1,54 @@
 //! Clones of a snapshot, here and on other hosts.
 
-use super::{Assigned, Snapshot};
-use crate::{Host, HostError, clone::Origin, fork::micros, remote::PeerRequests};
+use crate::{
+    Host, HostError,
+    clone::Origin,
+    fork::{Assigned, Wanted, assign},
+    micros,
+    remote::PeerRequests,
+};
+use forkyard_network::Link;
+use forkyard_snapshot::{Layout, Snapshot};
 use forkyard_types::{ForkPhase, ForkReport, VmView};
 use futures::future::join_all;
+use std::path::Path;
 
 /// Results of clones, by their numbers.
 pub(crate) type Clones = Vec<(u16, Result<VmView, HostError>)>;
 
 impl Host {
+    /// Makes a shell for each clone wanted, over a snapshot that exists, and lets the
+    /// network know their identity. `template` is where an empty slice over its disk may
+    /// be for a moment. An error if there is no shell at all. Not cancel-safe.
+    pub(crate) async fn shells_over(
+        &self,
+        layout: &Layout,
+        template: &Path,
+        wanted: &[Wanted],
+    ) -> Result<Assigned, HostError> {
+        let places: Vec<_> = wanted.iter().map(|wanted| wanted.member).collect();
+        let made = self.snapshots.shells_over(layout, template, &places);
+        let (shells, failed) = made.await?;
+        let failed = failed.into_iter().map(HostError::from);
+        Ok((assign(wanted, shells), failed.collect()))
+    }
+
+    /// Makes the network of a snapshot's family unless it is there: after a restart of the
+    /// host it is not, nor where the family comes from another one. And joins it with that
+    /// of the family on other hosts, as far as these are known.
+    pub(crate) async fn need_network(&self, layout: &Layout) -> Result<(), HostError> {
+        let family = layout.of.family;
+        if !self.parts.network.has_link(Link::Bridge(family)) {
+            let known = self.parts.store.networks()?.into_iter();
+            let mut own = known.filter(|(known, _)| known.id == family);
+            let policy = own.next().map(|(_, policy)| policy).unwrap_or_default();
+            self.parts
+                .network
+                .create_family(family, layout.of.network, &policy, None)
+                .await?;
+        }
+        self.sync_overlay(family).await
+    }
     /// Makes clones of a snapshot, here of these shells and on other hosts as the requests
     /// say, all at once. Not cancel-safe.
     pub(crate) async fn instantiate(

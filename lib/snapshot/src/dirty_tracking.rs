@@ -9,8 +9,9 @@
 //! stays in the images below, and would take memory, and be sent to other hosts, for
 //! ever. Once that is much, all is copied anew.
 
-use crate::{Host, HostError, blocking};
+use crate::{SnapshotError, Snapshots};
 use forkyard_capture::{Captured, Counts, HostAddr, Pages, Region, capture, count};
+use forkyard_host::{blocking, micros};
 use forkyard_image::Lineage;
 use forkyard_types::{ForkMode, ForkReport, ImageId, PageCount};
 use forkyard_vm::{RunningVm, Vm, lock};
@@ -117,32 +118,32 @@ fn notes<T>(vm: &Vm, work: impl FnOnce(&mut DirtyTracking) -> T) -> T {
 }
 
 /// The image of a VM that is kept for the sake of the next.
-pub(crate) fn kept_image(vm: &Vm) -> Option<ImageId> {
+pub fn kept_image(vm: &Vm) -> Option<ImageId> {
     notes(vm, |notes| notes.kept())
 }
 
 /// Lets a VM's notes count for nothing; gives the image that was kept for them.
-pub(crate) fn forget_image(vm: &Vm) -> Option<ImageId> {
+pub fn forget_image(vm: &Vm) -> Option<ImageId> {
     notes(vm, |notes| notes.begin(None))
 }
 
 /// Plan for taking an image of a VM.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Take {
+pub struct Take {
     pid: u32,
     region: Region,
     pages: Pages,
     lineage: Lineage,
 }
 
-impl Host {
-    /// Plans how to take `image` of a VM now.
-    pub(crate) async fn plan(
+impl Snapshots {
+    /// Plans how to take `image` of a VM now. Cancel-safe.
+    pub async fn plan(
         &self,
         vm: &Vm,
         body: &RunningVm,
         image: ImageId,
-    ) -> Result<Take, HostError> {
+    ) -> Result<Take, SnapshotError> {
         let ram = body.machine.ram().await?;
         let region = Region {
             start: HostAddr(ram.hva),
@@ -166,13 +167,14 @@ impl Host {
 
     /// Publishes an image that was taken. The VM's next one goes over it, if
     /// its writes are noted; gives the image that was kept for that so far. To
-    /// retire it is the caller's, when there is time: it takes as long as it is large.
-    pub(crate) async fn publish(
+    /// retire it is the caller's, when there is time: it takes as long as it is large. Dropped halfway, the
+    /// next image copies all that the VM has for itself, and this one may stay until the next daemon retires it.
+    pub async fn publish(
         &self,
         vm: &Vm,
         take: Take,
         captured: Captured,
-    ) -> Result<Option<ImageId>, HostError> {
+    ) -> Result<Option<ImageId>, SnapshotError> {
         let layer = blocking(move || captured.finish()).await?;
         self.parts
             .pager_call(move |pager| pager.publish(take.lineage, layer))
@@ -192,7 +194,7 @@ impl Host {
         body: &RunningVm,
         ahead: Ahead,
         report: &mut ForkReport,
-    ) -> Result<(), HostError> {
+    ) -> Result<(), SnapshotError> {
         let begun = Instant::now();
         let next = self.plan(vm, body, ImageId::random()).await?;
         if next.pages == Pages::Written {
@@ -204,7 +206,7 @@ impl Host {
         for _ in 0..ahead.rounds() {
             let take = self.plan(vm, body, ImageId::random()).await?;
             let worth_it = match (ahead, take.pages) {
-                (Ahead::Until, Pages::Private) => return Err(HostError::NotNoted),
+                (Ahead::Until, Pages::Private) => return Err(SnapshotError::NotNoted),
                 (Ahead::Once, Pages::Private) => false,
                 (Ahead::Until, Pages::PrivateAndTrack | Pages::Written) => true,
                 (Ahead::Once, Pages::PrivateAndTrack | Pages::Written) => {
@@ -227,7 +229,7 @@ impl Host {
             }
             before = counts.scanned;
         }
-        report.ahead_us = crate::fork::micros(begun.elapsed());
+        report.ahead_us = micros(begun.elapsed());
         Ok(())
     }
 }
@@ -238,9 +240,13 @@ pub(crate) fn all() -> NonZeroUsize {
 }
 
 /// Amount that was copied, and the time that took.
-pub(crate) struct Copied {
+#[derive(Debug)]
+pub struct Copied {
+    /// Pages, to be published.
     pub captured: Captured,
+    /// Pages that were looked at and copied.
     pub counts: Counts,
+    /// Time that it took.
     pub took: Duration,
 }
 
@@ -255,8 +261,8 @@ impl Take {
         self.lineage.image
     }
 
-    /// Counts the pages that a copy would look at now.
-    pub async fn count(self) -> Result<PageCount, HostError> {
+    /// Counts the pages that a copy would look at now. Cancel-safe.
+    pub async fn count(self) -> Result<PageCount, SnapshotError> {
         let Self {
             pid, region, pages, ..
         } = self;
@@ -264,8 +270,8 @@ impl Take {
     }
 
     /// Copies. What was noted is used up by this: until the copy is published,
-    /// there is no image the next could go over.
-    pub async fn copy(self, vm: &Vm, threads: NonZeroUsize) -> Result<Copied, HostError> {
+    /// there is no image the next could go over. Dropped halfway, there is none either.
+    pub async fn copy(self, vm: &Vm, threads: NonZeroUsize) -> Result<Copied, SnapshotError> {
         let Self {
             pid,
             region,

@@ -1,33 +1,9 @@
-//! A VM at one instant: memory, disk, devices, and what its clones take after.
-//!
-//! ```text
-//! take(VM) -----------.                  .--> instantiate: clones here
-//! open(checkpoint) ---+--> Snapshot -----+--> hand out: clones on other hosts
-//! receive(handout) ---'                  `--> persist: a checkpoint
-//! ```
-//!
-//! Fork, checkpoint, wake and a fork to another host are these, in another order. What is
-//! known before the instant is its [`Layout`]: shells are made over that, so that the
-//! parent stands still for no longer than it takes to copy what differs.
-//!
-//! If taking fails, the parent goes on as it was and the layout's image is retired. A
-//! snapshot that was taken is held by its clones' records: its image goes with the last of
-//! them ([`Host::retire`]), its slices with the last disk that lies over them.
+//! Data of a snapshot, and of what is known before it is taken.
 
-mod instantiate;
-mod persist;
-mod shells;
-mod take;
-
-pub(crate) use instantiate::Clones;
-pub use persist::OtherAgent;
-pub(crate) use persist::files;
-pub(crate) use shells::{AT_ONCE, Assigned, Vessel, WarmShell};
-pub(crate) use take::Taken;
-
-use crate::{Folders, Host, HostError};
+use crate::SnapshotError;
 use forkyard_agent_link::Growth;
 use forkyard_disk::{Backing, Format};
+use forkyard_host::Folders;
 use forkyard_network::Subnet;
 use forkyard_pager::Run;
 use forkyard_records::{Birth, VmRecord};
@@ -41,7 +17,8 @@ use std::path::PathBuf;
 
 /// A VM at one instant.
 #[derive(Clone, Debug)]
-pub(crate) struct Snapshot {
+pub struct Snapshot {
+    /// Facts that were known before the instant.
     pub layout: Layout,
     /// State of CPUs and devices, as the engine saved it.
     pub devices: Vec<u8>,
@@ -51,10 +28,12 @@ pub(crate) struct Snapshot {
 
 /// A snapshot as far as it is known before the instant: what shells are made over.
 #[derive(Clone, Debug)]
-pub(crate) struct Layout {
+pub struct Layout {
+    /// The VM.
     pub of: Original,
     /// Memory, in the pager; promised, until it is taken.
     pub memory: ImageId,
+    /// Root disk.
     pub disk: Disk,
     /// Other disks, as clones find them: none that is written.
     pub data: Vec<DataDisk>,
@@ -62,7 +41,7 @@ pub(crate) struct Layout {
 
 /// The disk of a snapshot. Nothing writes to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Disk {
+pub enum Disk {
     /// Frozen qcow2 slices over a base.
     Slices {
         /// The upper ones first. Without any, the base is all there is.
@@ -83,11 +62,16 @@ pub(crate) enum Disk {
 
 /// The VM a snapshot is of, as far as its clones take after it.
 #[derive(Clone, Debug)]
-pub(crate) struct Original {
+pub struct Original {
+    /// Id of the VM.
     pub id: VmId,
+    /// Name of the VM; of what founds a family, that of the founder.
     pub name: VmName,
+    /// Family of its clones.
     pub family: FamilyId,
+    /// Network of that family.
     pub network: Subnet,
+    /// Place in the family.
     pub member: Member,
     /// True if the VM is itself a clone.
     pub is_clone: bool,
@@ -100,14 +84,17 @@ pub(crate) struct Original {
     pub granted: Option<u8>,
     /// Recipe of the image it, or its ancestor, booted from.
     pub image: String,
+    /// vCPUs that its clones have.
     pub vcpus: u8,
     /// vCPUs in its state, which machines that load it begin with.
     pub saved_vcpus: u8,
+    /// Memory that its clones have.
     pub memory: ByteCount,
     /// Memory that its guest, or the first of its ancestors, booted with.
     pub booted: ByteCount,
     /// Memory and vCPUs that its clones have beyond those of its state; none of most.
     pub growth: Option<Growth>,
+    /// Accelerator that executes it.
     pub accel: String,
     /// CPU that they have at most; none: what their host gives.
     pub cpu: Option<GuestCpu>,
@@ -140,7 +127,7 @@ impl Disk {
     }
 
     /// Returns the backing that an empty slice over it names.
-    pub fn backing(&self, folders: &Folders) -> Result<Backing, HostError> {
+    pub fn backing(&self, folders: &Folders) -> Result<Backing, SnapshotError> {
         match (self.slices().first(), self.base()) {
             (Some(slice), _) => Ok(Backing {
                 path: slice.clone(),
@@ -150,7 +137,7 @@ impl Disk {
                 path: folders.page_image(image),
                 format: Format::Raw,
             }),
-            (None, None) => Err(HostError::Invalid("it has no disk".into())),
+            (None, None) => Err(SnapshotError::Invalid("it has no disk".into())),
         }
     }
 
@@ -183,7 +170,7 @@ impl Disk {
 }
 
 impl Original {
-    /// A VM as it is now.
+    /// Returns a VM as it is now.
     pub fn of(vm: &Vm) -> Self {
         let record = vm.record();
         Self {
@@ -210,19 +197,35 @@ impl Original {
     }
 
     /// Refuses to go on with a clone of a VM that is being removed.
-    pub fn still_there(&self) -> Result<(), HostError> {
+    pub fn still_there(&self) -> Result<(), SnapshotError> {
         match self.forks.is_closed() {
-            true => Err(HostError::Vm(VmError::Unknown {
+            true => Err(VmError::Unknown {
                 name: self.name.to_string(),
-            })),
+            }
+            .into()),
             false => Ok(()),
         }
     }
 }
 
 impl Layout {
+    /// Returns the layout of a VM's next snapshot, whose memory will be this image.
+    pub fn of(vm: &Vm, memory: ImageId) -> Self {
+        Self {
+            of: Original::of(vm),
+            memory,
+            disk: Disk::of(&vm.record(), memory),
+            data: frozen(&vm.record(), memory),
+        }
+    }
+
     /// The record of a clone-to-be over it, which writes to `slice`.
-    pub fn shell(&self, id: VmId, uid: u32, slice: PathBuf) -> Result<VmRecord, HostError> {
+    pub(crate) fn shell(
+        &self,
+        id: VmId,
+        uid: u32,
+        slice: PathBuf,
+    ) -> Result<VmRecord, SnapshotError> {
         let of = &self.of;
         let lower = self.disk.slices().iter().cloned();
         Ok(VmRecord {
@@ -244,7 +247,7 @@ impl Layout {
             uid,
             accel: of.accel.clone(),
             state: VmState::Warm,
-            created: crate::now(),
+            created: forkyard_host::now(),
             warm: 0,
             memory_image: Some(self.memory),
             chain: [slice].into_iter().chain(lower).collect(),
@@ -263,21 +266,9 @@ impl Layout {
     }
 }
 
-impl Host {
-    /// The layout of a VM's next snapshot, under this name.
-    pub(crate) fn layout(&self, vm: &Vm, memory: ImageId) -> Layout {
-        Layout {
-            of: Original::of(vm),
-            memory,
-            disk: Disk::of(&vm.record(), memory),
-            data: frozen(&vm.record(), memory),
-        }
-    }
-}
-
 /// A shell has no name a user could know; its id serves as one.
-fn placeholder(id: VmId) -> Result<VmName, HostError> {
+fn placeholder(id: VmId) -> Result<VmName, SnapshotError> {
     id.as_str()
         .parse()
-        .map_err(|_| HostError::Invalid(format!("{id} is no name")))
+        .map_err(|_| SnapshotError::Invalid(format!("{id} is no name")))
 }

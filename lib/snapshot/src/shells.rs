@@ -1,39 +1,41 @@
 //! Shells over the layout of a snapshot: complete clones-to-be, which wait for memory and
 //! devices.
 
-use super::Layout;
-use crate::{
-    Host, HostError,
-    fork::{Wanted, assign},
-};
+use crate::{Layout, SnapshotError, Snapshots};
 use forkyard_agent_link::{CallId, Growth, Guest, Request};
 use forkyard_disk::copy_template;
-use forkyard_network::Link;
+use forkyard_host::to_text;
 use forkyard_records::VmRecord;
-use forkyard_types::VmId;
+use forkyard_types::{Member, VmId};
 use forkyard_vmm::{Machine, MachineSpec, Shell, ShellSpec, VmmError, files};
-use futures::{StreamExt, stream};
+use futures::{StreamExt, future::join_all, stream};
 use std::{
     num::NonZeroU8,
     path::{Path, PathBuf},
 };
 use tokio::sync::mpsc;
 
+/// Calls of one VM waiting to be looked at; more and its agent must wait.
+pub const CALLS: usize = 16;
 /// Shells started at once: QEMU starts are short and CPU-bound.
-pub(crate) const AT_ONCE: usize = 4;
+pub const AT_ONCE: usize = 4;
 
 /// A clone-to-be: complete, and waiting for its memory and state.
 #[derive(Debug)]
-pub(crate) struct WarmShell {
+pub struct WarmShell {
+    /// Record of the VM-to-be.
     pub record: VmRecord,
+    /// Machine, with or without a state.
     pub shell: Vessel,
+    /// Link to its agent, which has yet to wake.
     pub guest: Guest,
+    /// Calls of its programs.
     pub calls: mpsc::Receiver<(CallId, Request)>,
 }
 
 /// The machine of a clone-to-be.
 #[derive(Debug)]
-pub(crate) enum Vessel {
+pub enum Vessel {
     /// A shell that waits for memory and state.
     Shell(Box<dyn Shell>),
     /// A machine that has them. Its guest has woken, waits for an identity, and stands still with all
@@ -43,8 +45,7 @@ pub(crate) enum Vessel {
 
 impl Vessel {
     /// Has its guest run; a shell takes the state first, and the vCPUs and the disk that it is to have.
-    /// If that
-    /// fails it has ended, or is ended with its record.
+    /// If that fails it has ended, or is ended with its record. Not cancel-safe.
     pub async fn load(
         self,
         devices: &[u8],
@@ -77,55 +78,51 @@ impl Vessel {
     }
 }
 
-/// Clones wanted and a shell for each, as far as there are, and why not for the
-/// others.
-pub(crate) type Assigned = (Vec<(Wanted, Option<WarmShell>)>, Vec<HostError>);
-
-impl Host {
-    /// Makes a shell for each clone wanted, over a snapshot that exists, and lets the
-    /// network know their identity. `template` is where an empty slice over its disk may
-    /// be for a moment. An error if there is no shell at all.
-    pub(crate) async fn shells_over(
+impl Snapshots {
+    /// Makes a shell for each of these places, over a snapshot that exists, and lets the network know
+    /// their identity; an error for each that failed: the last places go without. `template` is where
+    /// an empty slice over its disk may be for a moment. An error if there is no shell at all. Not
+    /// cancel-safe.
+    pub async fn shells_over(
         &self,
         layout: &Layout,
         template: &Path,
-        wanted: &[Wanted],
-    ) -> Result<Assigned, HostError> {
-        if wanted.is_empty() {
+        places: &[Member],
+    ) -> Result<(Vec<WarmShell>, Vec<SnapshotError>), SnapshotError> {
+        if places.is_empty() {
             return Ok((Vec::new(), Vec::new()));
         }
         self.slice_over(&layout.disk, template).await?;
-        let (shells, mut failed) = self.make_shells(layout, template, wanted.len()).await;
+        let (shells, mut failed) = self.make_shells(layout, template, places.len()).await;
         self.parts.remove_files(&[template.to_owned()]);
         if shells.is_empty() {
             return Err(failed
                 .pop()
-                .unwrap_or_else(|| HostError::Invalid("no clone was wanted".into())));
+                .unwrap_or_else(|| SnapshotError::Invalid("no clone was wanted".into())));
         }
-        let assigned = assign(wanted, shells);
-        self.admit(layout, &assigned).await?;
-        Ok((assigned, failed))
+        self.admit(layout, &placed(&shells, places)).await?;
+        Ok((shells, failed))
     }
 
-    /// Makes the shell of this id, as [`shells_over`](Self::shells_over) makes several.
-    pub(crate) async fn shell_over(
+    /// Makes the shell of this id at this place, as [`shells_over`](Self::shells_over) makes several.
+    pub async fn shell_over(
         &self,
         layout: &Layout,
         template: &Path,
-        (id, wanted): (VmId, &[Wanted]),
-    ) -> Result<Assigned, HostError> {
+        (id, place): (VmId, Member),
+    ) -> Result<WarmShell, SnapshotError> {
         // Of two VMs of one id the second would be recorded as the first.
         if self.parts.store.vms()?.iter().any(|record| record.id == id) {
-            return Err(HostError::Invalid(format!(
+            return Err(SnapshotError::Invalid(format!(
                 "a VM of id {id} is here already"
             )));
         }
         self.slice_over(&layout.disk, template).await?;
         let shell = self.shell_as(layout, template, id, |record| record).await;
         self.parts.remove_files(&[template.to_owned()]);
-        let assigned = assign(wanted, vec![shell?]);
-        self.admit(layout, &assigned).await?;
-        Ok((assigned, Vec::new()))
+        let shell = shell?;
+        self.admit(layout, &[(id, place)]).await?;
+        Ok(shell)
     }
 
     /// Makes shells over a layout and copies of a template; an error for each that failed.
@@ -134,7 +131,7 @@ impl Host {
         layout: &Layout,
         template: &Path,
         count: usize,
-    ) -> (Vec<WarmShell>, Vec<HostError>) {
+    ) -> (Vec<WarmShell>, Vec<SnapshotError>) {
         let made: Vec<_> = stream::iter(0..count)
             .map(|_| self.make_shell(layout, template))
             .buffer_unordered(AT_ONCE)
@@ -150,19 +147,24 @@ impl Host {
         (shells, failed)
     }
 
-    async fn make_shell(&self, layout: &Layout, template: &Path) -> Result<WarmShell, HostError> {
+    async fn make_shell(
+        &self,
+        layout: &Layout,
+        template: &Path,
+    ) -> Result<WarmShell, SnapshotError> {
         self.shell_as(layout, template, VmId::random(), |record| record)
             .await
     }
 
-    /// Makes the shell of this id, whose record says what else it is.
-    pub(crate) async fn shell_as(
+    /// Makes the shell of this id, whose record says what else it is. If that fails, nothing of it is
+    /// left. Not cancel-safe.
+    pub async fn shell_as(
         &self,
         layout: &Layout,
         template: &Path,
         id: VmId,
         dress: impl FnOnce(VmRecord) -> VmRecord,
-    ) -> Result<WarmShell, HostError> {
+    ) -> Result<WarmShell, SnapshotError> {
         let uid = self.parts.registry().take_uid()?;
         let slice = self.unused_slice(id);
         let record = dress(layout.shell(id, uid.get(), slice)?);
@@ -191,7 +193,7 @@ impl Host {
         layout: &Layout,
         mut record: VmRecord,
         template: &Path,
-    ) -> Result<WarmShell, HostError> {
+    ) -> Result<WarmShell, SnapshotError> {
         self.parts.make_folders(record.id)?;
         let access = self.parts.access(&record)?;
         // One that writes a volume itself has no slice.
@@ -199,7 +201,7 @@ impl Host {
             copy_template(template, slice, access)?;
         }
         // Known by their names already: they are removed with the record.
-        self.volumes.disks.begin_branches(&mut record).await?;
+        self.disks.begin_branches(&mut record).await?;
         let mac = layout.of.network.founder().mac;
         let spec = ShellSpec {
             machine: MachineSpec {
@@ -209,9 +211,9 @@ impl Host {
             memory_file: self.parts.folders.page_image(layout.memory),
         };
         let shell = self.parts.engine.shell(spec).await?;
-        record.machine = Some(crate::to_text(shell.record())?);
+        record.machine = Some(to_text(shell.record())?);
         self.parts.store.put_vm(&record)?;
-        let (sender, calls) = mpsc::channel(crate::calls::WAITING);
+        let (sender, calls) = mpsc::channel(CALLS);
         let socket = self.parts.folders.sockets(record.id).join(files::AGENT);
         let guest = Guest::connect(&socket, sender).await?;
         Ok(WarmShell {
@@ -222,38 +224,36 @@ impl Host {
         })
     }
 
-    /// Registers the clones' identities with the network. Their ports stay shut.
-    pub(crate) async fn admit(
+    /// Registers VMs' places with the network. Their ports stay shut. Cancel-safe: what is registered goes
+    /// with the VM's record.
+    pub async fn admit(
         &self,
         layout: &Layout,
-        assigned: &[(Wanted, Option<WarmShell>)],
-    ) -> Result<(), HostError> {
-        let members: Vec<_> = assigned
-            .iter()
-            .filter_map(|(wanted, shell)| {
-                Some((
-                    shell.as_ref()?.record.id,
-                    layout.of.network.address(wanted.member)?,
-                ))
-            })
-            .collect();
+        members: &[(VmId, Member)],
+    ) -> Result<(), SnapshotError> {
+        let addressed = |(id, member): &(VmId, Member)| {
+            let address = layout.of.network.address(*member)?;
+            Some((*id, address))
+        };
+        let members: Vec<_> = members.iter().filter_map(addressed).collect();
         Ok(self.parts.network.admit(&members).await?)
     }
 
-    /// Makes the network of a snapshot's family unless it is there: after a restart of the
-    /// host it is not, nor where the family comes from another one. And joins it with that
-    /// of the family on other hosts, as far as these are known.
-    pub(crate) async fn need_network(&self, layout: &Layout) -> Result<(), HostError> {
-        let family = layout.of.family;
-        if !self.parts.network.has_link(Link::Bridge(family)) {
-            let known = self.parts.store.networks()?.into_iter();
-            let mut own = known.filter(|(known, _)| known.id == family);
-            let policy = own.next().map(|(_, policy)| policy).unwrap_or_default();
-            self.parts
-                .network
-                .create_family(family, layout.of.network, &policy, None)
-                .await?;
-        }
-        self.sync_overlay(family).await
+    /// Ends shells, and removes all that there is of them. Not cancel-safe.
+    pub async fn end_shells(&self, shells: Vec<WarmShell>) {
+        // Together: the kernel takes its time over each tap.
+        let ends = shells.into_iter().map(|shell| async move {
+            if let Err(error) = shell.shell.kill().await {
+                tracing::warn!(vm = %shell.record.id, error = &error as &dyn std::error::Error, "shell not ended");
+            }
+            self.erase(&shell.record).await;
+        });
+        join_all(ends).await;
     }
+}
+
+/// Gives each shell its place. Where there are fewer shells, the last places have none.
+pub(crate) fn placed(shells: &[WarmShell], places: &[Member]) -> Vec<(VmId, Member)> {
+    let ids = shells.iter().map(|shell| shell.record.id);
+    ids.zip(places.iter().copied()).collect()
 }

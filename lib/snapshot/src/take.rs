@@ -8,15 +8,12 @@
 //! | `cont` itself | it is let go on later, as one that stopped by itself (`stuck`) |
 //! | after it goes on | the image is retired |
 
-use super::{Layout, Snapshot, WarmShell};
 use crate::{
-    Host, HostError,
-    calls::Disjoint,
+    Disjoint, Layout, Next, Rest, Snapshot, SnapshotError, Snapshots, TRACES,
     dirty_tracking::{Ahead, Copied, Take, all},
-    fork::{Wanted, micros},
-    generation::{Next, Rest},
 };
-use forkyard_types::{ByteCount, ForkId, ForkMode, ForkReport, ImageId};
+use forkyard_host::micros;
+use forkyard_types::{ByteCount, ForkId, ForkMode, ForkReport, ImageId, Member, VmId};
 use forkyard_vm::{RunningVm, Vm};
 use forkyard_vmm::{Machine, VmmError};
 use std::{path::Path, time::Instant};
@@ -24,7 +21,9 @@ use tracing::{Instrument as _, debug_span, instrument};
 
 /// A snapshot that was taken.
 #[must_use = "the image that is no longer needed is to be retired"]
-pub(crate) struct Taken {
+#[derive(Debug)]
+pub struct Taken {
+    /// The snapshot.
     pub snapshot: Snapshot,
     /// An image that was kept until now, to be retired when there is time.
     pub former: Option<ImageId>,
@@ -36,50 +35,50 @@ struct Still {
     copied: Copied,
 }
 
-impl Host {
+impl Snapshots {
     /// Takes a snapshot and has the pager serve its memory. A parent that runs goes on,
     /// whatever happens, and one that is paused stays so; the generation is used up. The
     /// caller holds the parent's turn. Not cancel-safe.
-    pub(crate) async fn take_snapshot(
+    pub async fn take(
         &self,
         parent: &Vm,
         body: &RunningVm,
         (fork, mode): (ForkId, ForkMode),
         rest: Rest,
-        assigned: &[(Wanted, Option<WarmShell>)],
+        members: &[(VmId, Member)],
         report: &mut ForkReport,
-    ) -> Result<Taken, HostError> {
+    ) -> Result<Taken, SnapshotError> {
         let Rest {
             image,
             next,
             template,
         } = rest;
         let overlay_path = next.overlay_path().map(Path::to_owned);
-        let layout = self.layout(parent, image);
+        let layout = Layout::of(parent, image);
         let ready = async {
-            self.admit(&layout, assigned).await?;
+            self.admit(&layout, members).await?;
             if !parent.is_paused() {
                 self.copy_ahead(parent, body, Ahead::of(mode), report)
-                    .instrument(debug_span!("ahead"))
+                    .instrument(debug_span!(target: TRACES, "ahead"))
                     .await?;
             }
             let take = self.plan(parent, body, image).await?;
             // Not before: what is copied ahead must not disturb the guest.
-            let first = self.forks.priority.raise();
+            let first = self.priority.raise();
             let asked = Instant::now();
             if !parent.is_paused() {
                 let still = body
                     .guest
                     .quiesce(fork, self.parts.options.to_hold_still())
-                    .instrument(debug_span!("quiesce"))
+                    .instrument(debug_span!(target: TRACES, "quiesce"))
                     .await;
                 report.quiesce_us = micros(asked.elapsed());
                 if let Err(error) = still {
                     let why = parent.stopped_by_itself(body).await;
-                    return Err(why.map_or_else(|| error.into(), HostError::from));
+                    return Err(why.map_or_else(|| error.into(), SnapshotError::from));
                 }
             }
-            Ok::<_, HostError>((take, first))
+            Ok::<_, SnapshotError>((take, first))
         };
         let taken = match ready.await {
             Ok((take, first)) => self
@@ -101,7 +100,7 @@ impl Host {
             resumed?;
             let former = self
                 .publish(parent, take, taken.copied.captured)
-                .instrument(debug_span!("publish"))
+                .instrument(debug_span!(target: TRACES, "publish"))
                 .await?;
             let snapshot = Snapshot {
                 layout: layout.clone(),
@@ -120,18 +119,18 @@ impl Host {
                 Some(_) => {}
                 None => {
                     if let Some(at) = layout.disk.volume() {
-                        self.volumes.disks.drop_unused(at).await;
+                        self.disks.drop_unused(at).await;
                     }
                 }
             }
-            self.volumes.disks.drop_data(&layout.data).await;
+            self.disks.drop_data(&layout.data).await;
         }
         self.parts.remove_files(&[template]);
         published
     }
 
     /// Takes it, the parent standing still meanwhile.
-    #[instrument(name = "pause", level = "debug", skip_all)]
+    #[instrument(target = TRACES, name = "pause", level = "debug", skip_all)]
     async fn capture_paused(
         &self,
         parent: &Vm,
@@ -139,7 +138,7 @@ impl Host {
         (next, layout): (Next, &Layout),
         take: Take,
         report: &mut ForkReport,
-    ) -> Result<Still, HostError> {
+    ) -> Result<Still, SnapshotError> {
         let machine = &*body.machine;
         // Recorded first: a daemon that takes over in the middle of this must
         // not take the frozen slice for the one that is written to.
@@ -166,23 +165,24 @@ impl Host {
             let freeze = async {
                 match next {
                     Next::Overlay { overlay, .. } => machine.freeze_disk(overlay).await?,
-                    Next::Volume(at) => self.volumes.disks.freeze_volume(&at).await?,
+                    Next::Volume(at) => self.disks.freeze_volume(&at).await?,
                 }
-                Ok::<_, HostError>(())
+                Ok::<_, SnapshotError>(())
             };
-            freeze.instrument(debug_span!("disk")).await?;
-            self.volumes
-                .disks
-                .freeze_data(&layout.data, layout.memory)
+            freeze
+                .instrument(debug_span!(target: TRACES, "disk"))
                 .await?;
+            self.disks.freeze_data(&layout.data, layout.memory).await?;
             let frozen = begun.elapsed();
             let descriptor = machine
                 .save_descriptor()
-                .instrument(debug_span!("descriptor"))
+                .instrument(debug_span!(target: TRACES, "descriptor"))
                 .await?;
-            Ok::<_, HostError>((descriptor, frozen, begun.elapsed() - frozen))
+            Ok::<_, SnapshotError>((descriptor, frozen, begun.elapsed() - frozen))
         };
-        let copy = take.copy(parent, all()).instrument(debug_span!("capture"));
+        let copy = take
+            .copy(parent, all())
+            .instrument(debug_span!(target: TRACES, "capture"));
         let (copied, saved) = tokio::join!(copy, devices);
         let going_on = continued(parent, machine).await;
         report.pause_us = micros(stopped.elapsed());
