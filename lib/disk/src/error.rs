@@ -71,6 +71,11 @@ pub enum DiskError {
 }
 
 impl DiskError {
+    /// Tells whether a program said that the file system has no room left.
+    pub fn is_full(&self) -> bool {
+        matches!(self, Self::QemuImg { said, .. } if said.contains("No space left on device"))
+    }
+
     pub(crate) fn io(
         what: &'static str,
         path: impl Into<PathBuf>,

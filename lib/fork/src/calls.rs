@@ -110,7 +110,7 @@ impl Host {
                 "this call is for the guest's agent, which knows its programs' addresses, not for the host".into(),
             )),
         };
-        answer.map(Some).map_err(|error| error.to_api())
+        answer.map(Some).map_err(|error| told(&error))
     }
 
     async fn request_ticket(
@@ -350,6 +350,17 @@ fn came_of(vm: &Vm, request: RequestId) -> Option<Answer> {
         processes: cloned.processes,
         failed: Vec::new(),
     })
+}
+
+/// Tells a guest of an error.
+fn told(error: &HostError) -> ApiError {
+    let mut told = error.to_api();
+    if forkyard_host::is_full(error) {
+        // By which file that was noticed is no matter of a guest's.
+        told.message = "the host's disk is full".to_owned();
+        told.hint = None;
+    }
+    told
 }
 
 fn too_many() -> ApiError {

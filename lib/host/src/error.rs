@@ -201,9 +201,7 @@ impl PartsError {
             Self::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
                 "the daemon needs root"
             }
-            Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => {
-                "the disk is full: `forkyard image rm` or `forkyard rm` makes room"
-            }
+            Self::Io { source, .. } if source.kind() == io::ErrorKind::StorageFull => crate::FULL,
             Self::Network(error) => return error.remedy(),
             Self::Vm(error) => return error.hint(),
             Self::Vmm(error) => return engine_hint(error),

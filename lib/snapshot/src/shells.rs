@@ -100,8 +100,13 @@ impl Snapshots {
                 .pop()
                 .unwrap_or_else(|| SnapshotError::Invalid("no clone was wanted".into())));
         }
-        self.admit(layout, &placed(&shells, places)).await?;
-        Ok((shells, failed))
+        match self.admit(layout, &placed(&shells, places)).await {
+            Ok(()) => Ok((shells, failed)),
+            Err(error) => {
+                self.end_shells(shells).await;
+                Err(error)
+            }
+        }
     }
 
     /// Makes the shell of this id at this place, as [`shells_over`](Self::shells_over) makes several.
@@ -121,8 +126,13 @@ impl Snapshots {
         let shell = self.shell_as(layout, template, id, |record| record).await;
         self.parts.remove_files(&[template.to_owned()]);
         let shell = shell?;
-        self.admit(layout, &[(id, place)]).await?;
-        Ok(shell)
+        match self.admit(layout, &[(id, place)]).await {
+            Ok(()) => Ok(shell),
+            Err(error) => {
+                self.end_shells(vec![shell]).await;
+                Err(error)
+            }
+        }
     }
 
     /// Makes shells over a layout and copies of a template; an error for each that failed.

@@ -69,14 +69,13 @@ impl HostError {
                 "the daemon needs root",
             ),
             (
-                self.is_io(io::ErrorKind::StorageFull),
-                "the disk is full: `forkyard image rm` or `forkyard rm` makes room",
-            ),
-            (
                 matches!(self, Self::Pager(_)),
                 "`forkyard doctor` says what is wrong; the pager's log is pager.log in the run folder",
             ),
         ];
+        if forkyard_host::is_full(self) {
+            return Some(forkyard_host::FULL);
+        }
         if let Self::Network(error) = self {
             return error.remedy();
         }
