@@ -48,7 +48,7 @@ pub enum Substrate {
     #[command(
         after_help = "Examples:\n  forkyard substrate activate base --count 3\n  forkyard substrate activate apache --as web --net nat --publish 8080:80\n  forkyard substrate activate base --memory 1G --vcpus 2 --disk 4G\n  forkyard substrate activate base --count 8 --to b,c,here\n  forkyard substrate activate base --count 8 --spread\n  forkyard substrate activate base --count 4 --memory 1G --net routed --ip 203.0.113.5-203.0.113.8"
     )]
-    Activate(Activate),
+    Activate(Box<Activate>),
     /// Keep VMs of a substrate ready, so that `activate` and `run --from` take one at once.
     #[command(
         after_help = "Examples:\n  forkyard substrate standby base --count auto --memory 2048\n  forkyard substrate standby base --count 4\n  forkyard substrate standby base --count 2 --vm-memory 1G --vm-vcpus 2\n  forkyard substrate standby base --count 0"
@@ -206,7 +206,7 @@ pub async fn substrate(
         Substrate::Ls { store: None } => list(client, format).await,
         Substrate::Ls { store: Some(store) } => stores::list(client, format, &store).await,
         Substrate::Inspect { name } => inspect(client, format, &name).await,
-        Substrate::Activate(wanted) => activate(client, format, wanted).await,
+        Substrate::Activate(wanted) => activate(client, format, *wanted).await,
         Substrate::Standby {
             name,
             count,
