@@ -13,14 +13,26 @@
 //! has come in disguise. It lasts as long as this value or a socket in it.
 
 use nix::{
+    errno::Errno,
     sched::{CloneFlags, unshare},
+    sys::{
+        socket::{
+            AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, SockaddrIn, recv, sendto,
+            setsockopt, socket, sockopt,
+        },
+        time::{TimeVal, TimeValLike as _},
+    },
     unistd::gettid,
 };
 use rtnetlink::{Handle, LinkUnspec, LinkVeth, RouteMessageBuilder};
 use std::{
     io::{self, Read, Write},
-    net::{IpAddr, Ipv4Addr, TcpListener, TcpStream},
-    sync::mpsc,
+    net::{IpAddr, Ipv4Addr, SocketAddrV4, TcpListener, TcpStream},
+    os::fd::AsRawFd as _,
+    sync::{
+        atomic::{AtomicU16, Ordering},
+        mpsc,
+    },
     thread,
     time::Duration,
 };
@@ -113,6 +125,11 @@ impl Outside {
         self.within(move || ask(address, port))
     }
 
+    /// Tells whether an address answers an ICMP echo request that is sent from here.
+    pub fn pings(&self, address: Ipv4Addr) -> bool {
+        self.within(move || is_echoed(address).expect("a raw socket"))
+    }
+
     /// Does something outside and waits for it. A socket made there stays there.
     pub fn within<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         let (done, result) = mpsc::channel();
@@ -131,6 +148,33 @@ pub fn ask(address: Ipv4Addr, port: u16) -> io::Result<String> {
     let mut said = String::new();
     (&stream).read_to_string(&mut said)?;
     Ok(said.trim_end().to_owned())
+}
+
+fn is_echoed(address: Ipv4Addr) -> io::Result<bool> {
+    // Of another connection each time: what is known of one stays for a while.
+    static NEXT: AtomicU16 = AtomicU16::new(1);
+    let id = NEXT.fetch_add(1, Ordering::Relaxed).to_be_bytes();
+    let (domain, kind) = (AddressFamily::Inet, SockType::Raw);
+    let socket = socket(domain, kind, SockFlag::SOCK_CLOEXEC, SockProtocol::Icmp)?;
+    setsockopt(&socket, sockopt::ReceiveTimeout, &TimeVal::seconds(5))?;
+    // Echo request, and its checksum over the words 0x0800, id and 1.
+    let sum = !(0x0800 + u16::from_be_bytes(id) + 1);
+    let request = [&[8, 0][..], &sum.to_be_bytes(), &id, &[0, 1]].concat();
+    let to = SockaddrIn::from(SocketAddrV4::new(address, 0));
+    sendto(socket.as_raw_fd(), &request, &to, MsgFlags::empty())?;
+    let mut packet = [0; 256];
+    loop {
+        match recv(socket.as_raw_fd(), &mut packet, MsgFlags::empty()) {
+            Ok(length) => {
+                let is_reply = packet[20] == 0 && packet[24..26] == id;
+                if length >= 28 && is_reply && packet[12..16] == address.octets() {
+                    return Ok(true);
+                }
+            }
+            Err(Errno::EAGAIN) => return Ok(false),
+            Err(error) => return Err(error.into()),
+        }
+    }
 }
 
 /// Speaks netlink in the namespace of the calling thread, whether or not that

@@ -6,6 +6,8 @@
 
 #[path = "fake_engine/across.rs"]
 mod across;
+#[path = "fake_engine/addresses.rs"]
+mod addresses;
 #[path = "fake_engine/along.rs"]
 mod along;
 #[path = "fake_engine/data.rs"]

@@ -1,6 +1,8 @@
 //! The whole system as its users meet it: real guests, emulated, through the
 //! command line. Needs to be root, and what `cargo xtask test` prepares.
 
+#[path = "needs_root/addresses.rs"]
+mod addresses;
 #[path = "needs_root/again.rs"]
 mod again;
 #[path = "needs_root/autoscale.rs"]

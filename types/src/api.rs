@@ -192,7 +192,7 @@ pub struct VmView {
     pub memory: ByteCount,
     /// Place on the family's network.
     pub address: Address,
-    /// Ports of the host that lead to it.
+    /// Ports of the host that lead to it, and addresses of its own outside.
     #[serde(default)]
     #[cfg_attr(feature = "schema", schema(value_type = Vec<String>))]
     pub published: Vec<Publish>,

@@ -1,7 +1,7 @@
 //! Rights of a family on the network, in the words its owner uses: the same on
 //! the command line, in JSON and in the records.
 
-use crate::Destination;
+use crate::{Destination, Publish};
 use serde::{Deserialize, Serialize};
 use std::{fmt, net::Ipv4Addr, num::NonZeroU16, str::FromStr};
 
@@ -22,7 +22,7 @@ pub struct NetworkPolicy {
     pub deny: Vec<Allow>,
     /// Most that each VM may send out, and most that it may receive from there.
     pub rate: Option<BitRate>,
-    /// Ports of the host that lead to the founder.
+    /// Ports of the host that lead to the founder, and addresses of its own.
     #[cfg_attr(feature = "schema", schema(value_type = Vec<String>))]
     pub publish: Vec<Publish>,
 }
@@ -53,16 +53,6 @@ pub struct EgressRequest {
 impl EgressRequest {
     /// Most networks that are allowed, and most that are denied.
     pub const MOST: usize = 256;
-}
-
-/// `POST /v1/vms/{id}/published`: more ports of the host that are to lead to a VM.
-#[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct PublishRequest {
-    /// The ports, `[ADDRESS:]PORT:GUESTPORT[/udp]`: all of them or none.
-    #[cfg_attr(feature = "schema", schema(value_type = Vec<String>, min_items = 1, max_items = 256))]
-    pub ports: Vec<Publish>,
 }
 
 /// Right of a family's VMs to open connections to the outside.
@@ -269,70 +259,7 @@ impl fmt::Display for Transport {
     }
 }
 
-/// A port of the host that leads to one of a guest.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
-#[serde(try_from = "String", into = "String")]
-pub struct Publish {
-    /// The host's address; every one of them if none is given.
-    pub address: Option<Ipv4Addr>,
-    /// The host's port.
-    pub port: u16,
-    /// The guest's port.
-    pub guest_port: u16,
-    /// Of which transport.
-    pub transport: Transport,
-}
-
-impl Publish {
-    /// Tells whether both want the same port of the same address.
-    pub fn overlaps(self, other: Self) -> bool {
-        let same_address = match (self.address, other.address) {
-            (Some(a), Some(b)) => a == b,
-            (None, _) | (_, None) => true,
-        };
-        same_address && self.port == other.port && self.transport == other.transport
-    }
-}
-
-impl FromStr for Publish {
-    type Err = BadWord;
-
-    fn from_str(word: &str) -> Result<Self, BadWord> {
-        let parse = || {
-            let (ports, transport) = match word.split_once('/') {
-                None | Some((_, "tcp")) => (word.trim_end_matches("/tcp"), Transport::Tcp),
-                Some((ports, "udp")) => (ports, Transport::Udp),
-                Some(_) => return None,
-            };
-            let (rest, guest_port) = ports.rsplit_once(':')?;
-            let (address, port) = match rest.split_once(':') {
-                Some((address, port)) => (Some(address.parse().ok()?), port),
-                None => (None, rest),
-            };
-            Some(Self {
-                address: address.filter(|address: &Ipv4Addr| !address.is_unspecified()),
-                port: port_of(port)?,
-                guest_port: port_of(guest_port)?,
-                transport,
-            })
-        };
-        parse().ok_or_else(|| BadWord {
-            word: word.to_owned(),
-            wanted: "[ADDRESS:]PORT:GUESTPORT, and /udp if not TCP is meant",
-        })
-    }
-}
-
-impl fmt::Display for Publish {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if let Some(address) = self.address {
-            write!(f, "{address}:")?;
-        }
-        write!(f, "{}:{}/{}", self.port, self.guest_port, self.transport)
-    }
-}
-
-fn port_of(word: &str) -> Option<u16> {
+pub(crate) fn port_of(word: &str) -> Option<u16> {
     word.parse().ok().filter(|port| *port != 0)
 }
 
@@ -353,7 +280,8 @@ macro_rules! as_text {
         }
     )*};
 }
-as_text!(Allow, BitRate, Publish);
+pub(crate) use as_text;
+as_text!(Allow, BitRate);
 
 #[cfg(test)]
 mod tests {
@@ -372,13 +300,6 @@ mod tests {
         let one: Allow = "192.0.2.7".parse().expect("an address");
         assert_eq!(one.prefix(), 32);
         assert_eq!("10mbit".parse().map(BitRate::bytes), Ok(1_250_000));
-        let publish: Publish = "127.0.0.1:8080:80".parse().expect("a port");
-        assert_eq!(
-            (publish.address, publish.port, publish.guest_port),
-            (Some(Ipv4Addr::LOCALHOST), 8080, 80)
-        );
-        let any: Publish = "0.0.0.0:53:5353/udp".parse().expect("a port");
-        assert_eq!((any.address, any.transport), (None, Transport::Udp));
     }
 
     #[test]
@@ -405,41 +326,18 @@ mod tests {
         ] {
             assert!(word.parse::<BitRate>().is_err(), "{word}");
         }
-        for word in [
-            "",
-            "80",
-            "80:0",
-            "0:80",
-            "80:80/sctp",
-            "80:80/tcp/tcp",
-            "a:80:80",
-            "1:2:3:4",
-        ] {
-            assert!(word.parse::<Publish>().is_err(), "{word}");
-        }
-    }
-
-    #[test]
-    fn an_address_overlaps_with_itself_and_with_all() {
-        let [all, one, two, udp] = ["80:1", "10.0.0.1:80:2", "10.0.0.2:80:2", "80:1/udp"]
-            .map(|word| word.parse::<Publish>().expect("a port"));
-        assert!(all.overlaps(one) && one.overlaps(all) && one.overlaps(one));
-        assert!(!one.overlaps(two) && !all.overlaps(udp));
     }
 
     proptest! {
         #[test]
         fn whatever_is_understood_is_written_so_that_it_is_understood_again(
-            word in "([0-9]{1,3}\\.){0,3}[0-9]{1,3}[/:0-9]{0,4}(:[0-9]{1,5}){0,2}(/udp|/tcp|[gmk]?bit)?"
+            word in "([0-9]{1,3}\\.){0,3}[0-9]{1,3}[/:0-9]{0,4}(:[0-9]{1,5}){0,2}([gmk]?bit)?"
         ) {
             if let Ok(allow) = word.parse::<Allow>() {
                 prop_assert_eq!(allow.to_string().parse(), Ok(allow));
             }
             if let Ok(rate) = word.parse::<BitRate>() {
                 prop_assert_eq!(rate.to_string().parse(), Ok(rate));
-            }
-            if let Ok(publish) = word.parse::<Publish>() {
-                prop_assert_eq!(publish.to_string().parse(), Ok(publish));
             }
         }
     }

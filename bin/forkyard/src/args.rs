@@ -91,7 +91,7 @@ pub enum Format {
 pub enum Command {
     /// Boot a VM from an image.
     #[command(
-        after_help = "Examples:\n  forkyard run tiny --name p --memory 512 --warm 16 --max-clones 64 --secret /etc/tls/key\n  forkyard run debian --net nat --rate 10mbit --publish 127.0.0.1:8080:80\n  forkyard run debian --name web --idle 10m --restart always"
+        after_help = "Examples:\n  forkyard run tiny --name p --memory 512 --warm 16 --max-clones 64 --secret /etc/tls/key\n  forkyard run debian --net nat --rate 10mbit --publish 127.0.0.1:8080:80\n  forkyard run debian --name web --idle 10m --restart always\n  forkyard run debian --name mail --net bridge --ip 192.0.2.7"
     )]
     Run(Box<Run>),
     /// Fork a running VM into clones.
@@ -178,13 +178,15 @@ pub enum Command {
         after_help = "Examples:\n  forkyard egress p\n  forkyard egress p --allow 192.0.2.0/24:443 --allow 198.51.100.7\n  forkyard egress p --net nat --deny 203.0.113.0/24\n  forkyard egress p --net none"
     )]
     Egress(Egress),
-    /// Have ports of the host lead to a VM that runs, clones included, until it stops.
+    /// Have ports of the host lead to a VM that runs, clones included, or give it an address outside.
     #[command(
-        after_help = "Examples:\n  forkyard publish p-3 8080:80\n  forkyard publish p 127.0.0.1:5432:5432 5353:53/udp -o json"
+        after_help = "Examples:\n  forkyard publish p-3 8080:80\n  forkyard publish p 127.0.0.1:5432:5432 5353:53/udp -o json\n  forkyard publish p-3 203.0.113.7/routed"
     )]
     Publish(Ports),
-    /// Close ports of the host that lead to a VM. Connections that are open go on.
-    #[command(after_help = "Example: forkyard unpublish p-3 8080 5353/udp")]
+    /// Close ports of the host that lead to a VM, or take an address from it. Connections that are open go on.
+    #[command(
+        after_help = "Examples:\n  forkyard unpublish p-3 8080 5353/udp\n  forkyard unpublish p-3 203.0.113.7"
+    )]
     Unpublish(Closed),
     /// Copy files and folders between here and a VM. Sockets and devices are left out, and told.
     #[command(

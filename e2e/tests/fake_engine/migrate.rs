@@ -122,7 +122,17 @@ fn a_daemon_killed_at_any_step_of_a_migration_leaves_its_vm_on_exactly_one_host(
     let mut cluster = Cluster::fake_with_steps(2);
     cluster.host(0).ok(["volume", "create", "f", "1M"]);
     for (words, paused) in [
-        (&["--publish", "7070:80"][..], false),
+        (
+            &[
+                "--publish",
+                "7070:80",
+                "--net",
+                "routed",
+                "--ip",
+                "203.0.113.7",
+            ][..],
+            false,
+        ),
         (&["--volume", "d", "--data", "e:1M", "--data", "f:ro"], true),
     ] {
         let words = [&["run", "tiny", "--name", "p"], words].concat();

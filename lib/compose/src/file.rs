@@ -34,7 +34,7 @@ pub struct MemberFile {
     /// Environment of every command that is run in it.
     #[serde(default)]
     pub env: BTreeMap<String, String>,
-    /// Ports of the host that lead to it.
+    /// Ports of the host that lead to it, and addresses of its own.
     #[serde(default)]
     pub publish: Vec<Publish>,
     /// Files and folders that are copied in: path here, relative to the file, and path in the guest.

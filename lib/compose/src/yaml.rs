@@ -13,12 +13,12 @@
 mod values;
 
 use crate::{ComposeError, File, HealthFile, MemberFile};
-use forkyard_types::{NetworkPolicy, Restart, VmName};
+use forkyard_types::{NetworkPolicy, Publish, Restart, VmName};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 use serde_saphyr::{Spanned, budget, options};
 use std::collections::BTreeMap;
-use values::{Command, DependsOn, Environment, Memory, Port, Test, Text, Time};
+use values::{Address, Command, DependsOn, Environment, Memory, Port, Test, Text, Time};
 
 /// Longest file.
 pub const LONGEST: usize = 256 << 10;
@@ -64,6 +64,9 @@ struct Service {
     environment: Environment,
     #[serde(default)]
     ports: Vec<Port>,
+    /// Addresses of its own.
+    #[serde(rename = "x-addresses", default)]
+    addresses: Vec<Address>,
     command: Option<Command>,
     healthcheck: Option<Check>,
     #[serde(default)]
@@ -191,6 +194,7 @@ fn member_of(name: &str, line: u64, service: Service) -> Result<MemberFile, Comp
         mem_limit,
         environment,
         ports,
+        addresses,
         command,
         healthcheck,
         depends_on,
@@ -303,7 +307,11 @@ fn member_of(name: &str, line: u64, service: Service) -> Result<MemberFile, Comp
         memory: mem_limit.map(|it| it.mib()),
         disk: disk.map(|it| it.mib()),
         env: environment.0,
-        publish: ports.into_iter().map(|port| port.0).collect(),
+        publish: {
+            let addresses = addresses.into_iter().map(|own| Publish::Address(own.0));
+            let ports = ports.into_iter().map(|port| port.0);
+            ports.chain(addresses).collect()
+        },
         copy: BTreeMap::new(),
         command: command.map(|command| command.0),
         health,

@@ -185,7 +185,8 @@ impl Host {
         let used = self.volumes.guards.take(volumes)?;
         self.check_run(&request)?;
         NewTerms::of(&request)?;
-        let ports = self.parts.network.take_ports(&request.network.publish)?;
+        let leads = &request.network.publish;
+        let ports = self.parts.network.take_new_ports(leads).await?;
         let (base, accel) = self.base_of(&request).await?;
         let cpu = self.baseline(accel, &request.cpu_baseline).await?;
         let family = match &request.join {

@@ -65,8 +65,9 @@ impl Host {
         })
     }
 
-    /// Looks, and removes what was left behind.
+    /// Looks, removes what was left behind, and has the host take packets for all addresses of VMs again.
     pub async fn repair(&self) -> Result<Diagnosis, HostError> {
+        self.parts.network.hold_again().await?;
         Ok(Diagnosis {
             problems: self.problems().await?,
             leftovers: self.clear_up().await?,
@@ -92,6 +93,13 @@ impl Host {
         let mut problems = problems();
         problems.extend(self.volume_problems().await?);
         problems.extend(self.backup_problems()?);
+        let lost = self.parts.network.lost_addresses()?;
+        problems.extend(lost.into_iter().map(|own| {
+            format!(
+                "the host takes no packets for {own}, an address of a VM: another program has removed it from \
+                 its bridge; `forkyard doctor --repair` puts it back"
+            )
+        }));
         Ok(problems)
     }
 

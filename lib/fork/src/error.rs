@@ -15,7 +15,7 @@ use forkyard_network::NetworkError;
 use forkyard_pager::PagerError;
 use forkyard_records::StoreError;
 use forkyard_snapshot::SnapshotError;
-use forkyard_types::{ApiError, ErrorKind, PageCount, ShareId, Transport, VmId, VmName, VmState};
+use forkyard_types::{ApiError, ErrorKind, PageCount, ShareId, Unpublish, VmId, VmName, VmState};
 use forkyard_vm::{VmError, engine_kind, link_kind, records_kind};
 use forkyard_vmm::VmmError;
 use std::{
@@ -70,15 +70,13 @@ pub enum HostError {
         /// The VM.
         vm: VmName,
     },
-    /// No such port of the host leads to the VM.
-    #[error("port {port}/{transport} of the host does not lead to {vm}")]
+    /// No such port of the host leads to the VM, or it has no such address.
+    #[error("{what} does not lead to {vm}")]
     NotPublished {
         /// The VM.
         vm: VmName,
-        /// The host's port.
-        port: u16,
-        /// Of which transport.
-        transport: Transport,
+        /// The port or the address.
+        what: Unpublish,
     },
     /// A token that was given out for no port of the VM, or has expired.
     #[error("{vm} has no token {id} for its ports")]
@@ -377,6 +375,7 @@ impl HostError {
             Self::Vmm(error) => engine_kind(error),
             Self::Pager(error) if error.is_timeout() => ErrorKind::Timeout,
             Self::Network(error) if error.is_conflict() => ErrorKind::Conflict,
+            Self::Network(error) if error.is_invalid() => ErrorKind::Invalid,
             Self::Pager(_)
             | Self::Capture(_)
             | Self::Image(_)

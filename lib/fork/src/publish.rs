@@ -1,4 +1,4 @@
-//! Ports of the host that lead to VMs while these run.
+//! Ports of the host that lead to VMs while these run, and addresses of the VMs' own.
 //!
 //! ```text
 //! recorded --> taken --> rules          each undone if the next one fails
@@ -9,18 +9,18 @@
 
 use crate::{Host, HostError};
 use forkyard_agent_link::{Command, ExecOut};
-use forkyard_types::{ExitStatus, Publish, Route, Transport, VmView};
+use forkyard_types::{ExitStatus, Publish, Route, Unpublish, VmView};
 use forkyard_vm::{Vm, address};
 use std::sync::Arc;
 use tokio::time::timeout;
 
 /// The agent's program, in every guest.
 const PROGRAM: &str = "/opt/forkyard/bin/forkyard-guest";
-/// Most ports of the host that lead to one VM.
+/// Most ports of the host that lead to one VM, its own addresses among them.
 const MOST: usize = 256;
 
 impl Host {
-    /// Has more ports of the host lead to a VM that runs. Not cancel-safe: run it on a task of
+    /// Has more ports of the host lead to a VM that runs, and gives it more addresses of its own. Not cancel-safe: run it on a task of
     /// its own.
     pub async fn publish_ports(&self, vm: &str, more: &[Publish]) -> Result<VmView, HostError> {
         let vm = self.vm(vm)?;
@@ -35,7 +35,7 @@ impl Host {
                 vm.name(),
             )));
         }
-        let ports = self.parts.network.take_ports(more)?;
+        let ports = self.parts.network.take_new_ports(more).await?;
         if self.parts.network.route(record.family).is_none() {
             let route = Route {
                 gateway: vm.network.gateway(),
@@ -59,24 +59,18 @@ impl Host {
         Ok(self.view_of(&vm))
     }
 
-    /// Closes a port of the host that leads to a VM, on whichever addresses. Connections that are
-    /// open go on. Not cancel-safe: run it on a task of its own.
-    pub async fn unpublish_port(
-        &self,
-        vm: &str,
-        port: u16,
-        transport: Transport,
-    ) -> Result<VmView, HostError> {
+    /// Closes a port of the host that leads to a VM, on whichever addresses, or takes an address of its
+    /// own from it. Connections that are open go on. Not cancel-safe: run it on a task of its own.
+    pub async fn unpublish(&self, vm: &str, what: Unpublish) -> Result<VmView, HostError> {
         let vm = self.vm(vm)?;
         let _turn = vm.turn().await;
         let record = vm.record();
         let mut kept = record.publish.clone();
-        kept.retain(|it| (it.port, it.transport) != (port, transport));
+        kept.retain(|it| !what.closes(*it));
         if kept.len() == record.publish.len() {
             return Err(HostError::NotPublished {
                 vm: vm.name(),
-                port,
-                transport,
+                what,
             });
         }
         vm.change(&self.parts.store, |record| record.publish.clone_from(&kept))?;

@@ -23,6 +23,7 @@ mod bundle;
 mod carry;
 mod dock;
 mod error;
+mod leads;
 mod names;
 mod open;
 mod pack;

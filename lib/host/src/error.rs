@@ -168,6 +168,7 @@ impl PartsError {
             Self::Store(error) => records_kind(error),
             Self::Pager(error) if error.is_timeout() => ErrorKind::Timeout,
             Self::Network(error) if error.is_conflict() => ErrorKind::Conflict,
+            Self::Network(error) if error.is_invalid() => ErrorKind::Invalid,
             Self::Import(_)
             | Self::PagerDidNotStart { .. }
             | Self::Build(_)

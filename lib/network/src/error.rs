@@ -1,6 +1,7 @@
 //! Reasons why a network could not be made as wanted.
 
-use forkyard_types::Publish;
+use crate::Unfit;
+use forkyard_types::{OwnAddress, Publish};
 use nftables::helper::NftablesError;
 use std::io;
 
@@ -70,6 +71,14 @@ pub enum NetworkError {
         /// Answer of the kernel.
         source: io::Error,
     },
+    /// A VM cannot have an address outside.
+    #[error("no VM of this host can have the address {address}")]
+    Address {
+        /// The address.
+        address: OwnAddress,
+        /// Reason.
+        source: Unfit,
+    },
     /// DHCP cannot be answered on a family's bridge.
     #[error("cannot answer DHCP on {link}")]
     Dhcp {
@@ -122,6 +131,18 @@ impl NetworkError {
     /// Tells whether something else has what is wanted.
     pub fn is_conflict(&self) -> bool {
         matches!(self, Self::Port { source, .. } if source.kind() == io::ErrorKind::AddrInUse)
+            || matches!(
+                self,
+                Self::Address {
+                    source: Unfit::Taken | Unfit::OfNeighbour { .. },
+                    ..
+                }
+            )
+    }
+
+    /// Tells whether what is wanted is nothing that this host could give.
+    pub fn is_invalid(&self) -> bool {
+        matches!(self, Self::Address { .. }) && !self.is_conflict()
     }
 
     /// Gives the operator's remedy, where one is known.
@@ -140,6 +161,20 @@ impl NetworkError {
             | Self::Forwarder { source, .. }
             | Self::Interfaces { source }
             | Self::Setting { source, .. } => privilege(source),
+            Self::Address { source, .. } => Some(match source {
+                Unfit::Taken => {
+                    "`forkyard ps` says which VM: unpublish it there, or choose another"
+                }
+                Unfit::OfHost { .. }
+                | Unfit::OfNeighbour { .. }
+                | Unfit::OfGuests
+                | Unfit::OfNetwork { .. } => "choose an address that nothing has",
+                Unfit::NoUplink => {
+                    "choose an address of a network that the host is in, or ask for `routed` if the network \
+                     outside has a route to this host for it"
+                }
+                Unfit::Silent { .. } => "set arp_ignore to 0 for all and for that interface",
+            }),
             Self::Port { .. } if self.is_conflict() => {
                 Some("another VM or a program on the host has it: choose another port")
             }

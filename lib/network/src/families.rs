@@ -2,7 +2,7 @@
 //! them, from their founding to their end.
 
 use crate::{
-    NetworkError, Networks, Ports, Subnet,
+    NetworkError, Networks, Ports, Subnet, addresses,
     dhcp::Service,
     family_rules::Family,
     forwarder::{Forwarder, Learned},
@@ -10,11 +10,12 @@ use crate::{
     names::Link,
     refused, resolvers, silence,
 };
-use forkyard_types::{FamilyId, NetworkPolicy, Publish, Route};
+use forkyard_types::{FamilyId, NetworkPolicy, OwnAddress, Publish, Route};
 use nix::net::if_::if_nametoindex;
 use rtnetlink::LinkBridge;
+use serde_json::Value;
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     fs,
     net::Ipv4Addr,
     sync::{MutexGuard, PoisonError},
@@ -77,10 +78,13 @@ impl Networks {
         policy: &NetworkPolicy,
         ports: Option<Ports>,
     ) -> Result<(), NetworkError> {
-        match if_nametoindex(Link::Bridge(family).name().as_str()) {
-            Ok(_) => self.put_in_force(family, subnet, policy, ports).await,
-            Err(_) => Ok(()),
+        if if_nametoindex(Link::Bridge(family).name().as_str()).is_err() {
+            return Ok(());
         }
+        self.put_in_force(family, subnet, policy, ports).await?;
+        // One that died may have left others.
+        let own = self.own_addresses(family);
+        self.hold_addresses(family, &own).await
     }
 
     /// Has ports lead to a family's founder again, which is back; makes its network
@@ -185,7 +189,19 @@ impl Networks {
         if installed.is_err() {
             self.families().remove(&id);
         }
-        installed
+        installed?;
+        let own = self.own_addresses(id);
+        match own.is_empty() {
+            true => Ok(()),
+            false => self.hold_addresses(id, &own).await,
+        }
+    }
+
+    /// Addresses outside that VMs of a family have.
+    fn own_addresses(&self, family: FamilyId) -> BTreeSet<OwnAddress> {
+        let families = self.families();
+        let rules = families.get(&family).map(InForce::rules);
+        rules.map_or_else(BTreeSet::new, own)
     }
 
     /// Has more ports of the host lead to a VM of a family. Its guest must be told of the
@@ -303,7 +319,7 @@ impl Networks {
         let commands = family.replace(&former);
         let told = family.route() != former.route();
         self.note_rules(id, family.clone());
-        let changed = self.nft.run(commands).await;
+        let changed = self.change_over(&family, &former, commands).await;
         if changed.is_ok()
             && renamed
             && let Some(it) = self.families().get_mut(&id)
@@ -318,6 +334,23 @@ impl Networks {
             it.dhcp = answer_dhcp(&family);
         }
         changed
+    }
+
+    /// Puts changed rules in force. The host has an address of a VM's own only while the rules lead it on.
+    async fn change_over(
+        &self,
+        family: &Family,
+        former: &Family,
+        commands: Vec<Value>,
+    ) -> Result<(), NetworkError> {
+        let (now, before) = (own(family), own(former));
+        if now == before {
+            return self.nft.run(commands).await;
+        }
+        let kept = now.intersection(&before).copied().collect();
+        self.hold_addresses(family.id, &kept).await?;
+        self.nft.run(commands).await?;
+        self.hold_addresses(family.id, &now).await
     }
 
     /// Has the guests of a family that may reach names be answered.
@@ -378,6 +411,10 @@ impl Networks {
 
     /// Removes a family's rules and its bridge, as far as they are there.
     pub async fn remove_family(&self, family: FamilyId) -> Result<(), NetworkError> {
+        if !self.own_addresses(family).is_empty() && self.has_link(Link::Bridge(family)) {
+            // What no rule leads on is not for the host.
+            self.hold_addresses(family, &BTreeSet::new()).await?;
+        }
         let gone = self.families().remove(&family);
         let rules = match &gone {
             Some(family) => self.nft.run(family.rules.remove()).await,
@@ -393,6 +430,11 @@ impl Networks {
     pub(crate) fn families(&self) -> MutexGuard<'_, BTreeMap<FamilyId, InForce>> {
         self.families.lock().unwrap_or_else(PoisonError::into_inner)
     }
+}
+
+/// Addresses outside that VMs of a family have.
+fn own(family: &Family) -> BTreeSet<OwnAddress> {
+    addresses::among(family.published.values().flatten())
 }
 
 /// Guests with the agent do without.

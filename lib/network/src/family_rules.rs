@@ -8,8 +8,9 @@
 //!                                               this family; new connections,
 //!                                               as the policy says
 //! chain in_ID    from elsewhere to its bridge   the same; new connections to
-//!                                               published ports
-//! chain to_ID    to a published port            on to the VM it leads to
+//!                                               published ports and own addresses
+//! chain to_ID    to a published port or         on to the VM it leads to (`leads`)
+//!                an address of a VM's own
 //! chain ask_ID   from its bridge, to port 53    to the forwarder, if it may reach names
 //! sets name_ID, port_ID                         what names that it may reach stood for when it asked
 //! ```
@@ -65,7 +66,7 @@ pub(crate) struct Family {
     pub policy: NetworkPolicy,
     /// Packets go beyond its network, or did once: the host has an address there.
     pub routed: bool,
-    /// Ports of the host that lead to VMs which are there, by their addresses.
+    /// Leads from outside to VMs which are there, by their addresses.
     pub published: BTreeMap<Ipv4Addr, Vec<Publish>>,
     /// Resolvers that its VMs may ask.
     pub resolvers: Vec<Ipv4Addr>,
@@ -116,12 +117,7 @@ impl Family {
             commands.extend(rules.into_iter().map(|rule| self.rule(chain, rule)));
         }
         commands.extend(self.ways(Verdicts::Shown).map(add));
-        if !self.published.is_empty() {
-            commands.push(add(self.chain("to")));
-            let rules = self.led().map(|(to, port)| self.lead(to, port));
-            commands.extend(rules.map(|rule| self.rule("to", rule)));
-            commands.extend(self.ports(Verdicts::Shown).map(add));
-        }
+        commands.extend(self.lead());
         commands
     }
 
@@ -131,10 +127,7 @@ impl Family {
         if !self.routed {
             return commands;
         }
-        if !self.published.is_empty() {
-            commands.extend(self.ports(Verdicts::Omitted).map(delete));
-            commands.push(delete(self.chain("to")));
-        }
+        commands.extend(self.lead_no_more());
         commands.push(delete(self.routed_network()));
         commands.extend(self.ways(Verdicts::Omitted).map(delete));
         commands.extend(["out", "in"].map(|chain| delete(self.chain(chain))));
@@ -191,12 +184,6 @@ impl Family {
         commands
     }
 
-    /// Each port of the host, and the VM it leads to.
-    fn led(&self) -> impl Iterator<Item = (Ipv4Addr, Publish)> {
-        let ports = self.published.iter();
-        ports.flat_map(|(to, ports)| ports.iter().map(|port| (*to, *port)))
-    }
-
     fn rules_out(&self) -> Vec<Vec<Value>> {
         let mut rules = self.rate("out", "saddr");
         rules.push(self.known());
@@ -245,17 +232,17 @@ impl Family {
         if self.forwarder.is_some() {
             let transport = json!({"meta": {"key": "l4proto"}});
             let port = json!({"payload": {"protocol": "th", "field": way.port}});
-            let whole = json!({"concat": [ip(way.address), transport, port]});
+            let whole = json!({"concat": [asked_for(), transport, port]});
             let set = |name: &str| json!(format!("@{name}_{}", self.id));
-            rules.push(open(vec![is(ip(way.address), set("name"))]));
+            rules.push(open(vec![is(asked_for(), set("name"))]));
             rules.push(open(vec![is(whole, set("port"))]));
         } else if !self.resolvers.is_empty() {
-            let resolvers = is(ip(way.address), json!({ "set": self.resolvers }));
+            let resolvers = is(asked_for(), json!({ "set": self.resolvers }));
             rules.push(open([resolvers].into_iter().chain(way.port(DNS)).collect()));
         }
         if self.policy.allow.is_empty() {
             let private = PRIVATE.map(|(network, length)| prefix(network, length));
-            rules.push(shut(vec![is(ip(way.address), json!({ "set": private }))]));
+            rules.push(shut(vec![is(asked_for(), json!({ "set": private }))]));
             rules.push(open(Vec::new()));
         }
         let networks = self.policy.allow.iter().filter_map(|it| match it {
@@ -293,21 +280,6 @@ impl Family {
         is(family, json!(self.led_mark()))
     }
 
-    /// On to the VM.
-    fn lead(&self, to: Ipv4Addr, publish: Publish) -> Vec<Value> {
-        let mut rule = Vec::new();
-        if let Some(address) = publish.address {
-            rule.push(is(ip("daddr"), json!(address)));
-        }
-        rule.push(is(
-            json!({"meta": {"key": "l4proto"}}),
-            json!(publish.transport),
-        ));
-        rule.push(is(dport(), json!(publish.port)));
-        rule.push(json!({"dnat": {"addr": to, "port": publish.guest_port}}));
-        rule
-    }
-
     /// Mark of connections that were led here. Never 0, which is the mark of everything else.
     fn led_mark(&self) -> u32 {
         let hash = xxh3_64(self.id.as_str().as_bytes()) >> 32;
@@ -325,11 +297,11 @@ impl Family {
         self.led_mark() | (u32::try_from(hash).unwrap_or(0) + 1)
     }
 
-    fn bridge(&self) -> String {
+    pub(crate) fn bridge(&self) -> String {
         Link::Bridge(self.id).name()
     }
 
-    fn named(&self, what: &str) -> String {
+    pub(crate) fn named(&self, what: &str) -> String {
         format!("{what}_{}", self.id)
     }
 
@@ -345,11 +317,11 @@ impl Family {
             "family": "bridge", "table": rules::TABLE, "name": "routed", "elem": [network]}})
     }
 
-    fn chain(&self, what: &str) -> Value {
+    pub(crate) fn chain(&self, what: &str) -> Value {
         json!({"chain": {"family": "ip", "table": rules::TABLE, "name": self.named(what)}})
     }
 
-    fn rule(&self, chain: &str, rule: Vec<Value>) -> Value {
+    pub(crate) fn rule(&self, chain: &str, rule: Vec<Value>) -> Value {
         add(json!({"rule": {
             "family": "ip", "table": rules::TABLE, "chain": self.named(chain), "expr": rule}}))
     }
@@ -367,33 +339,17 @@ impl Family {
                 verdicts.element(map, json!(self.bridge()), &self.named(chain))
             })
     }
-
-    fn ports(&self, verdicts: Verdicts) -> impl Iterator<Item = Value> {
-        self.led().map(move |(_, publish)| {
-            let (map, key) = match publish.address {
-                Some(address) => (
-                    "published_at",
-                    json!({"concat": [address, publish.transport, publish.port]}),
-                ),
-                None => (
-                    "published",
-                    json!({"concat": [publish.transport, publish.port]}),
-                ),
-            };
-            verdicts.element(map, key, &self.named("to"))
-        })
-    }
 }
 
 /// An element of a map is added with what it says, and deleted without.
 #[derive(Clone, Copy, Debug)]
-enum Verdicts {
+pub(crate) enum Verdicts {
     Shown,
     Omitted,
 }
 
 impl Verdicts {
-    fn element(self, map: &str, key: Value, chain: &str) -> Value {
+    pub(crate) fn element(self, map: &str, key: Value, chain: &str) -> Value {
         let element = match self {
             Self::Shown => json!([key, {"goto": {"target": chain}}]),
             Self::Omitted => key,
@@ -411,37 +367,36 @@ pub(crate) fn delete(what: Value) -> Value {
     json!({ "delete": what })
 }
 
-fn is(left: Value, right: Value) -> Value {
+pub(crate) fn is(left: Value, right: Value) -> Value {
     json!({"match": {"op": "==", "left": left, "right": right}})
 }
 
-fn ip(field: &str) -> Value {
+pub(crate) fn ip(field: &str) -> Value {
     json!({"payload": {"protocol": "ip", "field": field}})
-}
-
-fn dport() -> Value {
-    json!({"payload": {"protocol": "th", "field": "dport"}})
 }
 
 fn prefix(network: Ipv4Addr, length: u8) -> Value {
     json!({"prefix": {"addr": network, "len": length}})
 }
 
-/// Fields of a packet that hold the other end of a connection that is opened from here.
+/// Address that a connection was opened to, in packets of both directions. An address of a VM's own counts as
+/// that, whatever it leads to.
+fn asked_for() -> Value {
+    json!({"ct": {"key": "ip daddr", "dir": "original"}})
+}
+
+/// Field of a packet that holds the other end's port of a connection that is opened from here.
 struct Way {
     opens: bool,
-    address: &'static str,
     port: &'static str,
 }
 
 const OUT: Way = Way {
     opens: true,
-    address: "daddr",
     port: "dport",
 };
 const IN: Way = Way {
     opens: false,
-    address: "saddr",
     port: "sport",
 };
 
@@ -457,7 +412,7 @@ impl Way {
 
     fn end(&self, allow: Allow) -> Vec<Value> {
         let network = prefix(allow.network(), allow.prefix());
-        let mut matches = vec![is(ip(self.address), network)];
+        let mut matches = vec![is(asked_for(), network)];
         matches.extend(allow.port().into_iter().flat_map(|port| self.port(port)));
         matches
     }

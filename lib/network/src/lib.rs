@@ -17,13 +17,15 @@
 //!
 //! ```text
 //! rules    frames between taps, and between a tap and the host
-//! routes   packets between a bridge and elsewhere; `family_rules`: one family's part
+//! routes   packets between a bridge and elsewhere; `family_rules`: one family's part, `leads`: to its VMs
+//! addresses  addresses that VMs have outside, and the host's part in them
 //! forwarder  names that a family may reach, asked for it; `answers`: what is believed
 //! parked   frames for VMs that are about to come
 //! tunnels  frames of families that are on other hosts, too: which host speaks for which family
 //! wall     the rules put back when another program removed or changed them
 //! ```
 
+mod addresses;
 mod answers;
 mod batch;
 mod closed;
@@ -35,6 +37,7 @@ mod fetchers;
 mod forwarder;
 mod forwarding;
 mod heard;
+mod leads;
 mod named;
 mod names;
 mod nft;
@@ -50,6 +53,7 @@ mod tunnels;
 mod wall;
 mod watch;
 
+pub use addresses::Unfit;
 pub use closed::Closed;
 pub use error::NetworkError;
 pub use heard::packets_in;
@@ -58,6 +62,7 @@ pub use ports::Ports;
 pub use wall::Wall;
 pub use watch::{Commits, Watch};
 
+use addresses::Addresses;
 use families::InForce;
 pub use forkyard_overlay::{Span, Subnet};
 use forkyard_types::{Address, FamilyId, Publish, VmId};
@@ -93,6 +98,8 @@ pub struct Networks {
     parked: Mutex<BTreeMap<VmId, OwnedFd>>,
     /// Destinations that no guest may reach.
     closed: Mutex<BTreeSet<Closed>>,
+    /// Addresses outside that VMs have.
+    addresses: Addresses,
     /// Interference of other programs so far.
     wall: Mutex<Wall>,
     watch: Mutex<Option<Watch>>,
@@ -124,15 +131,23 @@ impl Networks {
             tunnels: tokio::sync::Mutex::default(),
             parked: Mutex::default(),
             closed: Mutex::new(closed),
+            addresses: Addresses::default(),
             wall: Mutex::default(),
             watch: Mutex::new(Some(watch)),
             _owner: owner,
         })
     }
 
-    /// Takes ports of the host for a founder that is about to boot.
+    /// Takes ports of the host, and addresses of its own, for a VM that is about to have them.
     pub fn take_ports(&self, wanted: &[Publish]) -> Result<Ports, NetworkError> {
-        Ports::take(wanted)
+        Ports::take(wanted, &self.addresses)
+    }
+
+    /// Takes what no VM has had before: addresses must be no neighbour's, either.
+    pub async fn take_new_ports(&self, wanted: &[Publish]) -> Result<Ports, NetworkError> {
+        let ports = self.take_ports(wanted)?;
+        self.ask_neighbours(wanted).await?;
+        Ok(ports)
     }
 
     /// Makes a VM's tap, for its QEMU to inherit.

@@ -1,8 +1,12 @@
 //! Ports of the host that are about to lead to a guest: taken as any program
-//! would take them, so that no two can have the same, nor any later.
+//! would take them, so that no two can have the same, nor any later. And addresses of
+//! a guest's own.
 
-use crate::NetworkError;
-use forkyard_types::{Publish, Transport};
+use crate::{
+    NetworkError,
+    addresses::{Addresses, Lease},
+};
+use forkyard_types::{Publish, PublishedPort, Transport};
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, socket};
 use std::{
     io,
@@ -10,32 +14,46 @@ use std::{
     os::fd::{AsRawFd, OwnedFd},
 };
 
-/// Ports taken. Nothing listens on them here: packets are led on before a
+/// Ports and addresses taken. Nothing listens on the ports here: packets are led on before a
 /// socket could see them. Dropped, they are free.
 #[derive(Debug, Default)]
 pub struct Ports {
-    taken: Vec<(Publish, OwnedFd)>,
+    taken: Vec<(Publish, Held)>,
+}
+
+/// Port or address that is free once this is dropped.
+#[derive(Debug)]
+enum Held {
+    Port { _socket: OwnedFd },
+    Address { _lease: Lease },
 }
 
 impl Ports {
     /// Takes all of these, or none.
-    pub(crate) fn take(wanted: &[Publish]) -> Result<Self, NetworkError> {
+    pub(crate) fn take(wanted: &[Publish], addresses: &Addresses) -> Result<Self, NetworkError> {
         let twice =
             (0..wanted.len()).find(|n| wanted[..*n].iter().any(|other| other.overlaps(wanted[*n])));
         if let Some(n) = twice {
-            let source = io::ErrorKind::AddrInUse.into();
-            return Err(NetworkError::Port {
-                port: wanted[n],
-                source,
-            });
+            return Err(in_use(wanted[n]));
         }
-        let taken = wanted.iter().map(|port| match take(*port) {
-            Ok(held) => Ok((*port, held)),
-            Err(source) => Err(NetworkError::Port {
-                port: *port,
-                source,
-            }),
-        });
+        let hold = |publish: &Publish| match publish {
+            Publish::Address(own) => {
+                let _lease = addresses.take(*own)?;
+                Ok((*publish, Held::Address { _lease }))
+            }
+            // The host has it for that VM.
+            Publish::Port(port) if port.address.is_some_and(|ip| addresses.has(ip)) => {
+                Err(in_use(*publish))
+            }
+            Publish::Port(port) => match take(*port) {
+                Ok(_socket) => Ok((*publish, Held::Port { _socket })),
+                Err(source) => Err(NetworkError::Port {
+                    port: *publish,
+                    source,
+                }),
+            },
+        };
+        let taken = wanted.iter().map(hold);
         Ok(Self {
             taken: taken.collect::<Result<_, _>>()?,
         })
@@ -52,7 +70,14 @@ impl Ports {
     }
 }
 
-fn take(port: Publish) -> io::Result<OwnedFd> {
+fn in_use(port: Publish) -> NetworkError {
+    NetworkError::Port {
+        port,
+        source: io::ErrorKind::AddrInUse.into(),
+    }
+}
+
+fn take(port: PublishedPort) -> io::Result<OwnedFd> {
     let kind = match port.transport {
         Transport::Tcp => SockType::Stream,
         Transport::Udp => SockType::Datagram,

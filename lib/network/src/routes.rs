@@ -1,19 +1,24 @@
 //! Traffic beyond the families' networks: one nftables table of family ip.
 //!
 //! ```text
-//! forward    between bridges: never. From a bridge or to one: the family's
-//!            chain decides (`ways_out`, `ways_in`); a family without is shut in.
+//! forward    between bridges: never, but to an address of a VM's own, by which any host
+//!            would reach it. From a bridge or to one: the family's chain decides
+//!            (`ways_out`, `ways_in`), of two that of the one that opened the
+//!            connection; a family without is shut in, and so is what belongs to no
+//!            connection: where it goes is asked of that.
 //!            Never to the port of tunnels or what is `closed`: what leaves is
 //!            taken for the host's
 //! to_host    from a bridge: answers to connections of the host's own that
 //!            were led to a founder, DHCP, and questions about names that were led to
 //!            the family's forwarder; nothing else
 //! from_host  to a bridge: the like
-//! lead       to a published port of the host, from outside or the host itself; from a
-//!            bridge, questions about names to the forwarder, if the family has one
-//! led        addresses that a connection to a published port has brought a packet to lately
-//! disguise   as the host, whatever leaves; as the gateway, what a program on
-//!            the host sends from its loopback
+//! lead       to a published port of the host or an address of a VM's own, from outside or the
+//!            host itself; from a bridge, to such an address, and questions about names to the forwarder, if the family
+//!            has one
+//! led        addresses that a connection to one of these has brought a packet to lately
+//! disguise   whatever leaves: as the address of the VM's own, if it has one, and else as the
+//!            host; as the gateway, what a program on the host sends from its loopback or
+//!            from an address of a VM's own
 //! ```
 //!
 //! Kernels that show bridged frames to this table as well (br_netfilter) show
@@ -22,7 +27,7 @@
 //! Packets of others are not looked at. A table of others that drops what it
 //! does not know drops ours, too: no table can undo another's drop.
 
-use crate::{Closed, NetworkError, closed, fetchers, nft::Nft, rules, wall};
+use crate::{Closed, NetworkError, addresses, closed, fetchers, nft::Nft, rules, wall};
 use nftables::helper::{DEFAULT_NFT, get_current_ruleset_raw};
 use serde_json::{Value, json};
 use std::{
@@ -42,6 +47,12 @@ pub(crate) const ROUTES: &str = include_str!("routes.json");
 pub(crate) async fn enforce(nft: &Nft, closed: &BTreeSet<Closed>) -> Result<(), NetworkError> {
     let mut commands = wall::read(ROUTES)?;
     commands.extend(closed::elements(closed));
+    // Those that an earlier daemon had it take: until the rules lead them on again, the host answers nothing.
+    let own = addresses::on_bridges()?;
+    commands.extend((!own.is_empty()).then(|| {
+        json!({"add": {"element": {
+            "family": "ip", "table": rules::TABLE, "name": "own", "elem": own}}})
+    }));
     commands.extend(fetchers::enforce());
     nft.run(commands).await
 }

@@ -53,6 +53,11 @@ impl Subnet {
         self.mac(u16::MAX)
     }
 
+    /// True for an address of the range in which all families' networks are.
+    pub fn is_guests(ip: Ipv4Addr) -> bool {
+        u32::from(ip) & (u32::MAX << 23) == FIRST
+    }
+
     /// The family's number.
     pub fn number(self) -> u16 {
         self.0

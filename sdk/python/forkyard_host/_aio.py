@@ -445,7 +445,7 @@ class AsyncVm(View):
         self.view = await self._end.ask(_calls.publish(self.id, ports))
         return self.published
 
-    async def unpublish(self, port: int, transport: str = "tcp") -> None:
+    async def unpublish(self, port: int | str, transport: str = "tcp") -> None:
         """Close a port of the host that leads to it."""
         self.view = await self._end.ask(_calls.unpublish(self.id, port, transport))
 

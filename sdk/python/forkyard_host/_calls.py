@@ -433,8 +433,8 @@ def publish(vm: str, ports: Iterable[str]) -> Call:
     return Call("POST", of_vm(vm, "published"), {"ports": list(ports)})
 
 
-def unpublish(vm: str, port: int, transport: str) -> Call:
-    """Closes a port of the host."""
+def unpublish(vm: str, port: int | str, transport: str) -> Call:
+    """Closes a port of the host, or takes an address from a VM."""
     return Call("DELETE", of_vm(vm, "published", str(port)) + f"?transport={transport}")
 
 

@@ -588,12 +588,15 @@ class Vm(View):
         self.name = self.view["name"]
 
     def publish(self, *ports: str) -> list[str]:
-        """Have ports of the host lead to it until it stops: "[ADDRESS:]PORT:GUESTPORT[/udp]"; all that do."""
+        """Have ports of the host lead to it until it stops: "[ADDRESS:]PORT:GUESTPORT[/udp]"; all that do.
+
+        "ADDRESS/routed" and "ADDRESS/bridge" give it an address of its own outside the host.
+        """
         self.view = self._end.ask(_calls.publish(self.id, ports))
         return self.published
 
-    def unpublish(self, port: int, transport: str = "tcp") -> None:
-        """Close a port of the host that leads to it. Connections that are open go on."""
+    def unpublish(self, port: int | str, transport: str = "tcp") -> None:
+        """Close a port of the host that leads to it, or take an address from it. Open connections go on."""
         self.view = self._end.ask(_calls.unpublish(self.id, port, transport))
 
     def set_labels(self, labels: Mapping[str, str]) -> None:

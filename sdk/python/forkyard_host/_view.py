@@ -35,7 +35,7 @@ class View:
 
     @property
     def published(self) -> list[str]:
-        """Ports of the host that lead to it, as of the last answer."""
+        """Ports of the host that lead to it and addresses of its own, as of the last answer."""
         return list(self.view.get("published", []))
 
     @property

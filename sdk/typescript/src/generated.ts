@@ -1426,7 +1426,7 @@ export interface paths {
         };
         get?: never;
         put?: never;
-        /** Have more ports of the host lead to a VM that runs, until it stops. */
+        /** Have more ports of the host lead to a VM that runs, until it stops, or give it addresses of its own. */
         post: operations["publish"];
         delete?: never;
         options?: never;
@@ -1444,7 +1444,10 @@ export interface paths {
         get?: never;
         put?: never;
         post?: never;
-        /** Close a port of the host that leads to a VM. Connections that are open go on. */
+        /**
+         * Close a port of the host that leads to a VM, or take an address of its own from it. Connections that are
+         *     open go on.
+         */
         delete: operations["unpublish"];
         options?: never;
         head?: never;
@@ -3461,7 +3464,7 @@ export interface components {
              */
             out: components["schemas"]["WayOut"];
             /**
-             * @description Ports of the host that lead to the founder.
+             * @description Ports of the host that lead to the founder, and addresses of its own.
              * @default []
              */
             publish: string[];
@@ -4061,9 +4064,15 @@ export interface components {
             /** @description Move a volume to the host that awaits it by this move. Answered at the end. */
             give: components["schemas"]["PeerVolumeGive"];
         };
-        /** @description `POST /v1/vms/{id}/published`: more ports of the host that are to lead to a VM. */
+        /**
+         * @description `POST /v1/vms/{id}/published`: more ports of the host that are to lead to a VM, and more
+         *     addresses of its own.
+         */
         PublishRequest: {
-            /** @description The ports, `[ADDRESS:]PORT:GUESTPORT[/udp]`: all of them or none. */
+            /**
+             * @description The ports, `[ADDRESS:]PORT:GUESTPORT[/udp]`, and the addresses, `ADDRESS/routed` or
+             *     `ADDRESS/bridge`: all of them or none.
+             */
             ports: string[];
         };
         /**
@@ -5108,7 +5117,7 @@ export interface components {
              * @description Process id of its QEMU.
              */
             pid?: number | null;
-            /** @description Ports of the host that lead to it. */
+            /** @description Ports of the host that lead to it, and addresses of its own outside. */
             published?: string[];
             /** @description Tells whether it is started again if it ends by itself: `no`, `always`, `on-failure`, `on-failure:N`. */
             restart?: string;
@@ -8056,13 +8065,13 @@ export interface operations {
     unpublish: {
         parameters: {
             query?: {
-                /** @description `tcp` if absent. */
+                /** @description `tcp` if absent; of no meaning for an address. */
                 transport?: components["schemas"]["Transport"];
             };
             header?: never;
             path: {
-                /** @description The host's port */
-                port: number;
+                /** @description The host's port, or the address */
+                port: string;
                 /** @description Name or id */
                 vm: string;
             };

@@ -113,7 +113,7 @@ export class Vm implements AsyncDisposable {
     return this.#view.labels ?? {};
   }
 
-  /** Ports of the host that lead to it, as of the last answer. */
+  /** Ports of the host that lead to it and addresses of its own, as of the last answer. */
   get published(): readonly string[] {
     return this.#view.published ?? [];
   }
@@ -433,16 +433,19 @@ export class Vm implements AsyncDisposable {
     this.#view = await call(this.#endpoint, "post", "/v1/vms/{vm}/rename", { ...this.#path, body: { name } }, options);
   }
 
-  /** Has ports of the host lead to it until it stops: "[ADDRESS:]PORT:GUESTPORT[/udp]"; all that do. */
+  /**
+   * Has ports of the host lead to it until it stops, "[ADDRESS:]PORT:GUESTPORT[/udp]", or gives it an address of
+   * its own outside, "ADDRESS/routed" or "ADDRESS/bridge"; all that do.
+   */
   async publish(ports: string | readonly string[], options?: CallOptions): Promise<readonly string[]> {
     const words = { ...this.#path, body: { ports: [ports].flat() } };
     this.#view = await call(this.#endpoint, "post", "/v1/vms/{vm}/published", words, options);
     return this.published;
   }
 
-  /** Closes a port of the host that leads to it. Connections that are open go on. */
-  async unpublish(port: number, options: CallOptions & { transport?: "tcp" | "udp" } = {}): Promise<void> {
-    const words = { path: { vm: this.id, port }, query: { transport: options.transport } };
+  /** Closes a port of the host that leads to it, or takes an address from it. Connections that are open go on. */
+  async unpublish(port: number | string, options: CallOptions & { transport?: "tcp" | "udp" } = {}): Promise<void> {
+    const words = { path: { vm: this.id, port: String(port) }, query: { transport: options.transport } };
     this.#view = await call(this.#endpoint, "delete", "/v1/vms/{vm}/published/{port}", words, options);
   }
 

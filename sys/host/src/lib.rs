@@ -1,11 +1,12 @@
 //! The host kernel's interfaces that no safe crate offers: page maps, memory
-//! of other processes, anonymous files, descriptor passing, FUSE, taps, TCP
+//! of other processes, anonymous files, descriptor passing, FUSE, taps, ARP, TCP
 //! connections, mount namespaces.
 //!
 //! The only place on the host side that may say `unsafe`. No policy; no raw
 //! pointer crosses a public face.
 #![allow(unsafe_code)]
 
+pub mod arp;
 pub mod contain;
 pub mod fdpass;
 pub mod filter;

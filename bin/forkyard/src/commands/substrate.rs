@@ -46,9 +46,9 @@ pub enum Substrate {
     },
     /// Make VMs of a substrate, each with a family and a network of its own.
     #[command(
-        after_help = "Examples:\n  forkyard substrate activate base --count 3\n  forkyard substrate activate apache --as web --net nat --publish 8080:80\n  forkyard substrate activate base --memory 1G --vcpus 2 --disk 4G\n  forkyard substrate activate base --count 8 --to b,c,here\n  forkyard substrate activate base --count 8 --spread"
+        after_help = "Examples:\n  forkyard substrate activate base --count 3\n  forkyard substrate activate apache --as web --net nat --publish 8080:80\n  forkyard substrate activate base --memory 1G --vcpus 2 --disk 4G\n  forkyard substrate activate base --count 8 --to b,c,here\n  forkyard substrate activate base --count 8 --spread\n  forkyard substrate activate base --count 4 --memory 1G --net routed --ip 203.0.113.5-203.0.113.8"
     )]
-    Activate(Activate),
+    Activate(Box<Activate>),
     /// Keep VMs of a substrate ready, so that `activate` and `run --from` take one at once.
     #[command(
         after_help = "Examples:\n  forkyard substrate standby base --count auto --memory 2048\n  forkyard substrate standby base --count 4\n  forkyard substrate standby base --count 2 --vm-memory 1G --vm-vcpus 2\n  forkyard substrate standby base --count 0"
@@ -206,7 +206,7 @@ pub async fn substrate(
         Substrate::Ls { store: None } => list(client, format).await,
         Substrate::Ls { store: Some(store) } => stores::list(client, format, &store).await,
         Substrate::Inspect { name } => inspect(client, format, &name).await,
-        Substrate::Activate(wanted) => activate(client, format, wanted).await,
+        Substrate::Activate(wanted) => activate(client, format, *wanted).await,
         Substrate::Standby {
             name,
             count,
@@ -298,7 +298,7 @@ async fn activate(client: &Client, format: Format, wanted: Activate) -> anyhow::
         memory: wanted.memory,
         vcpus: wanted.vcpus,
         disk: wanted.disk,
-        network: wanted.network.policy(),
+        network: wanted.network.policy(wanted.join.as_deref())?,
         max_clones: wanted.max_clones,
         secrets: wanted.secrets,
         independent: wanted.independent,
@@ -336,7 +336,7 @@ pub async fn run_from(
         memory: run.memory,
         vcpus: run.vcpus,
         disk: run.disk,
-        network: run.network.policy(),
+        network: run.network.policy(run.join.as_deref())?,
         max_clones: run.max_clones,
         secrets: run.secrets,
         independent: false,

@@ -103,7 +103,7 @@ pub async fn run(client: &Client, format: Format, run: Run) -> anyhow::Result<Ex
         kernel,
         max_clones: run.max_clones,
         secrets: run.secrets,
-        network: run.network.policy(),
+        network: run.network.policy(run.join.as_deref())?,
         volume: run.disks.volume,
         data: run.disks.data,
         cold: run.cold,

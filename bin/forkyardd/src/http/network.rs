@@ -1,10 +1,10 @@
-//! Ports of the host that lead to VMs.
+//! Ports of the host that lead to VMs, and addresses of the VMs' own.
 
 use super::{Answer, Input, Path, Query, spawned};
 use crate::reply::Refusal;
 use axum::{Json, extract::State};
 use forkyard_fork::Host;
-use forkyard_types::{EgressRequest, GuestPort, NetworkPolicy, PublishRequest, Transport, VmView};
+use forkyard_types::{EgressRequest, NetworkPolicy, PublishRequest, Transport, Unpublish, VmView};
 use serde::Deserialize;
 use std::sync::Arc;
 use utoipa::IntoParams;
@@ -15,12 +15,12 @@ type Shared = State<Arc<Host>>;
 #[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct Of {
-    /// `tcp` if absent.
+    /// `tcp` if absent; of no meaning for an address.
     #[serde(default)]
     transport: Transport,
 }
 
-/// Have more ports of the host lead to a VM that runs, until it stops.
+/// Have more ports of the host lead to a VM that runs, until it stops, or give it addresses of its own.
 #[utoipa::path(post, path = "/v1/vms/{vm}/published", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
     request_body = PublishRequest,
     responses((status = 200, body = VmView, description = "The VM as it is now"), Refusal))]
@@ -47,15 +47,21 @@ pub async fn egress(
     Ok(Json(done.await?))
 }
 
-/// Close a port of the host that leads to a VM. Connections that are open go on.
+/// Close a port of the host that leads to a VM, or take an address of its own from it. Connections that are
+/// open go on.
 #[utoipa::path(delete, path = "/v1/vms/{vm}/published/{port}", tag = "vms",
-    params(("vm" = String, Path, description = "Name or id"), ("port" = u16, Path, description = "The host's port", minimum = 1), Of),
+    params(("vm" = String, Path, description = "Name or id"),
+        ("port" = String, Path, description = "The host's port, or the address", pattern = "^([1-9][0-9]{0,4}|[0-9]+\\.[0-9]+\\.[0-9]+\\.[0-9]+)$"), Of),
     responses((status = 200, body = VmView, description = "The VM as it is now"), Refusal))]
 pub async fn unpublish(
     State(host): Shared,
-    Path((vm, port)): Path<(String, GuestPort)>,
+    Path((vm, what)): Path<(String, Unpublish)>,
     Query(of): Query<Of>,
 ) -> Answer<VmView> {
-    let done = spawned(async move { host.unpublish_port(&vm, port.number(), of.transport).await });
+    let what = match what {
+        Unpublish::Port(port, _) => Unpublish::Port(port, of.transport),
+        Unpublish::Address(ip) => Unpublish::Address(ip),
+    };
+    let done = spawned(async move { host.unpublish(&vm, what).await });
     Ok(Json(done.await?))
 }

@@ -24,6 +24,7 @@ services:
     ports:
       - "127.0.0.1:8080:80"
       - { target: 53, published: 5353, protocol: udp }
+    x-addresses: ["203.0.113.7/routed"]
     depends_on: { db: { condition: service_healthy } }
     command: apache2ctl start
     healthcheck: { test: wget -q -O /dev/null http://127.0.0.1/ }
@@ -66,7 +67,8 @@ fn a_compose_file_means_what_its_toml_would() {
         ("fast=yes", "5$")
     );
     let ports: Vec<_> = web.publish.iter().map(ToString::to_string).collect();
-    assert_eq!(ports, ["127.0.0.1:8080:80/tcp", "5353:53/udp"]);
+    let leads = ["127.0.0.1:8080:80/tcp", "5353:53/udp", "203.0.113.7/routed"];
+    assert_eq!(ports, leads);
     assert_eq!(web.after, ["db".to_owned()].into());
     let command = web.command.as_ref().expect("one");
     assert_eq!(command[..], ["sh", "-c", "apache2ctl start"]);
@@ -77,6 +79,11 @@ fn what_is_not_in_the_subset_is_refused_by_its_name_and_line() {
     let in_service = |key: &str| refused(&format!("services:\n  a:\n    image: x\n    {key}\n"));
     for (key, why) in [
         ("imag: y", "unknown field `imag`"),
+        (
+            "ports: [\"203.0.113.7/routed\"]",
+            "write it into x-addresses",
+        ),
+        ("x-addresses: [\"80:80\"]", "wanted ADDRESS/routed"),
         ("volumes: [a:/b]", "a.volumes: members have no volumes"),
         ("build: .", "a.build: build the image first"),
         ("cpus: 1.5", "a.cpus: wanted a whole number, not 1.5"),

@@ -1,6 +1,6 @@
 //! Values of a compose file in the forms that they can be written in.
 
-use forkyard_types::Publish;
+use forkyard_types::{OwnAddress, Publish};
 use serde::{
     Deserialize, Deserializer,
     de::{Error, MapAccess, SeqAccess, Visitor},
@@ -221,6 +221,22 @@ impl<'de> Visitor<'de> for Services {
 #[derive(Debug, PartialEq, Eq)]
 pub struct Port(pub Publish);
 
+/// An address of a service's own.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Address(pub OwnAddress);
+
+impl<'de> Deserialize<'de> for Address {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let Text(text) = Text::deserialize(from)?;
+        let own = text.parse().ok().and_then(Publish::own_address);
+        own.map(Self).ok_or_else(|| {
+            Error::custom(format!(
+                "{text:?}: wanted ADDRESS/routed or ADDRESS/bridge, of an address that one machine may have"
+            ))
+        })
+    }
+}
+
 /// A port in its long form.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
@@ -250,11 +266,15 @@ impl<'de> Visitor<'de> for Ports {
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Port, E> {
         let text = plain(text).map_err(E::custom)?;
-        text.parse().map(Port).map_err(|error| {
-            E::custom(format!(
+        match text.parse() {
+            Ok(Publish::Address(own)) => Err(E::custom(format!(
+                "{own} is an address of its own: write it into x-addresses"
+            ))),
+            Ok(port @ Publish::Port(_)) => Ok(Port(port)),
+            Err(error) => Err(E::custom(format!(
                 "{error}; ranges and ports that are drawn are not had here"
-            ))
-        })
+            ))),
+        }
     }
 
     fn visit_u64<E: Error>(self, port: u64) -> Result<Port, E> {

@@ -14,7 +14,7 @@ impl HostError {
         let hints = [
             (
                 matches!(self, Self::NotPublished { .. }),
-                "`forkyard ps` lists the ports that lead to each VM",
+                "`forkyard ps` lists the ports and addresses that lead to each VM",
             ),
             (
                 matches!(self, Self::NoSuchShare { .. }),

@@ -2,7 +2,8 @@
 
 use super::{
     DISK, Entry, Substrate,
-    activate::{Asked, Founder, Founders},
+    activate::{Asked, Founders},
+    leads::Leads,
     open::Opened,
     sizes::Size,
     sum_of,
@@ -15,9 +16,9 @@ use crate::{
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_pager::Over;
 use forkyard_types::{
-    ActivateRequest, ActivateResponse, ByteCount, ForkId, ImageId, PAGE_SIZE, PageCount,
-    PeerActivateRequest, PeerFounder, PeerSubstrate, SubstrateKind, SubstratePart, SubstrateParts,
-    VmId, VmName,
+    ActivateRequest, ActivateResponse, ByteCount, ForkId, ImageId, NetworkPolicy, PAGE_SIZE,
+    PageCount, PeerActivateRequest, PeerFounder, PeerSubstrate, SubstrateKind, SubstratePart,
+    SubstrateParts, VmId, VmName,
 };
 use forkyard_vmm::check_memory;
 use std::{collections::BTreeSet, path::Path, time::Instant};
@@ -45,13 +46,18 @@ impl Host {
         let (names, _promised) = self.names_for(substrate, founders, &taken)?;
         let (own, rest) = names.split_at(usize::from(dealt.here).min(names.len()));
         let going = self.watched(substrate, founders, (own.len(), far.clone()));
-        let requests = self.requests(&of, (far.shares, rest), request).await?;
-        let own = own.iter().map(|name| Founder {
-            name: name.clone(),
-            id: None,
-        });
+        if !own.is_empty() {
+            let leads = Leads::of(founders).of_several(0, own.len());
+            self.check_leads(&leads).await?;
+        }
+        let leads = (Leads::of(founders), own.len());
+        let requests = self
+            .requests(&of, (far.shares, rest), (leads, request))
+            .await?;
+        let own = own.iter().map(|name| (name.clone(), None));
+        let own = Leads::of(founders).founders(own);
         let (mut answer, there) = tokio::join!(
-            self.make_founders((of, founders, begun), own.collect(), going.as_ref()),
+            self.make_founders((of, founders, begun), own, going.as_ref()),
             self.have_founded(requests, user, going.as_ref())
         );
         for there in there {
@@ -67,7 +73,7 @@ impl Host {
         &self,
         of: &Opened<'_>,
         (shares, names): (Vec<Share>, &[VmName]),
-        request: ActivateRequest,
+        ((leads, mut begun), request): ((Leads<'_>, usize), ActivateRequest),
     ) -> Result<Vec<(Share, PeerActivateRequest)>, HostError> {
         let Entry {
             image,
@@ -119,6 +125,12 @@ impl Host {
                     name: name.clone(),
                 })
                 .collect();
+            let publish = leads.of_several(begun, vms.len());
+            begun += vms.len();
+            let network = NetworkPolicy {
+                publish,
+                ..request.network.clone()
+            };
             let (memory, disk) = offered.ordered(host);
             let Offered { pager, over, .. } = &offered;
             let request = PeerActivateRequest {
@@ -136,6 +148,7 @@ impl Host {
                     name: None,
                     to: Vec::new(),
                     watch: None,
+                    network,
                     ..request.clone()
                 },
                 vms,
@@ -157,12 +170,10 @@ impl Host {
         let begun = Instant::now();
         let mut asked = Asked::check(&request.request)?;
         check(&request, self.parts.options.page_reporting)?;
+        self.check_leads(&request.request.network.publish).await?;
         let _under_way = self.forks.under_way.begin().ok_or(HostError::Closing)?;
-        let wanted = request.vms.iter().map(|vm| Founder {
-            name: vm.name.clone(),
-            id: Some(vm.id),
-        });
-        let wanted = wanted.collect();
+        let wanted = { request.vms.iter() }.map(|vm| (vm.name.clone(), Some(vm.id)));
+        let wanted = Leads::of(&asked.founders).founders(wanted);
         let docked = request.substrate.docked;
         let own = self.all_substrates()?.into_iter().find(|it| {
             let parts = it.entry.parts.as_ref();

@@ -1,6 +1,12 @@
 //! Activation: a substrate becomes VMs, each the founder of a family of its own.
 
-use super::{Substrate, open::Opened, sizes::Size, standby::Standby};
+use super::{
+    Substrate,
+    leads::{self, Founder, Leads},
+    open::Opened,
+    sizes::Size,
+    standby::Standby,
+};
 use crate::{
     Host, HostError,
     clone::{Asked as AskedOfClones, Origin},
@@ -61,14 +67,6 @@ pub(super) struct Founders {
     pub watch: Option<RequestId>,
 }
 
-/// A VM that is to be made.
-#[derive(Clone, Debug)]
-pub(super) struct Founder {
-    pub name: VmName,
-    /// Id that it was given elsewhere.
-    pub id: Option<VmId>,
-}
-
 /// VMs that one request asks for, and what each of them is given.
 pub(super) struct Asked {
     pub founders: Founders,
@@ -87,11 +85,7 @@ impl Asked {
         }
         let network = &request.network;
         crate::egress::check(network.out, &network.allow, &network.deny)?;
-        if request.count > 1 && !network.publish.is_empty() {
-            return Err(HostError::Invalid(
-                "a port of the host leads to one VM: activate one, or publish none".into(),
-            ));
-        }
+        leads::check(&network.publish, request.count)?;
         if request.join.is_some() {
             crate::joining::check(network, request.max_clones)?;
             if !request.to.is_empty() || request.spread {
@@ -197,16 +191,15 @@ impl Host {
     ) -> Result<ActivateResponse, HostError> {
         let begun = Instant::now();
         let _under_way = self.forks.under_way.begin().ok_or(HostError::Closing)?;
+        self.check_leads(&founders.network.publish).await?;
         let size = founders.size.unwrap_or_else(|| substrate.docked());
         let of = self.open_substrate(substrate, size).await?;
         self.note_use(substrate)?;
         let (names, _promised) = self.names_for(substrate, founders, &BTreeSet::new())?;
         let going = self.watched(substrate, founders, (names.len(), Far::default()));
-        let wanted = names.into_iter().map(|name| Founder { name, id: None });
+        let wanted = Leads::of(founders).founders(names.into_iter().map(|name| (name, None)));
         let of = (of, founders, begun);
-        Ok(self
-            .make_founders(of, wanted.collect(), going.as_ref())
-            .await)
+        Ok(self.make_founders(of, wanted, going.as_ref()).await)
     }
 
     /// Has an activation that is watched be followed: so many VMs here, and others elsewhere.
@@ -279,17 +272,18 @@ impl Host {
     async fn activate_one(
         &self,
         source: &Source<'_>,
-        Founder { name, id }: Founder,
+        founder: Founder,
     ) -> Result<(VmView, ForkReport), HostError> {
+        let Founder { name, id, .. } = &founder;
         if let Some(member) = &source.founders.join {
             let family = self.family_to_join(member)?;
             let vessel = Vessel::New(VmId::random());
-            return self.found_from(source, &family, name, vessel).await;
+            return self.found_from(source, &family, &founder, vessel).await;
         }
         // A name that is taken is refused below, and costs none. One that is ready has its id already.
         let is_free = id.is_none() && self.parts.registry().find(name.as_str()).is_err();
         if is_free && let Some(standby) = self.take_standby(&source.of.shelf()).await {
-            match self.found_from_standby(source, standby, name.clone()).await {
+            match self.found_from_standby(source, standby, &founder).await {
                 Ok(made) => return Ok(made),
                 // As without one: what is wrong with the request is said there.
                 Err(error) => {
@@ -299,7 +293,7 @@ impl Host {
         }
         let family = self.found_family(source.founders.max_clones).await?;
         let vessel = Vessel::New(id.unwrap_or_else(VmId::random));
-        let made = self.found_from(source, &family, name, vessel).await;
+        let made = self.found_from(source, &family, &founder, vessel).await;
         if made.is_err() {
             // With all that was recorded of it.
             self.end_family_if_empty(family.id).await;
@@ -311,14 +305,14 @@ impl Host {
         &self,
         source: &Source<'_>,
         Standby { family, shell }: Standby,
-        name: VmName,
+        founder: &Founder,
     ) -> Result<(VmView, ForkReport), HostError> {
         let made = async {
             self.parts
                 .store
                 .bound_family(family.id, source.founders.max_clones)?;
             let vessel = Vessel::Ready(Box::new(shell));
-            self.found_from(source, &family, name, vessel).await
+            self.found_from(source, &family, founder, vessel).await
         };
         let made = made.await;
         if made.is_err() {
@@ -332,11 +326,12 @@ impl Host {
         &self,
         source: &Source<'_>,
         family: &FamilyRecord,
-        name: VmName,
+        founder: &Founder,
         vessel: Vessel,
     ) -> Result<(VmView, ForkReport), HostError> {
         let subnet = network_of(family.number)?;
-        let (member, _place) = match self.connect_founder(source.founders, family, subnet).await {
+        let of = (source.founders, founder);
+        let (member, _place) = match self.connect_founder(of, family, subnet).await {
             Ok(place) => place,
             Err(error) => {
                 if let Vessel::Ready(shell) = vessel {
@@ -346,7 +341,7 @@ impl Host {
             }
         };
         let made = self
-            .found_at(source, (family, subnet, member), name, vessel)
+            .found_at(source, (family, subnet, member), founder, vessel)
             .await;
         if made.is_err() && source.founders.join.is_some() {
             let to = ip_of(subnet, member);
@@ -362,12 +357,14 @@ impl Host {
         &self,
         source: &Source<'_>,
         (family, subnet, member): (&FamilyRecord, Subnet, Member),
-        name: VmName,
+        founder: &Founder,
         vessel: Vessel,
     ) -> Result<(VmView, ForkReport), HostError> {
         let to = ip_of(subnet, member);
         let snapshot = Snapshot {
-            layout: source.of.layout(family, name, subnet, source.founders),
+            layout: source
+                .of
+                .layout(family, founder.name.clone(), subnet, source.founders),
             devices: source.of.devices.clone(),
             disjoint: Vec::new(),
         };
@@ -418,11 +415,10 @@ impl Host {
         let one = made.into_iter().next();
         let (_, vm) = one.ok_or_else(|| HostError::Invalid("no VM was made".into()))?;
         let vm = vm?;
-        let policy = &source.founders.network;
-        if !policy.publish.is_empty() {
+        if !founder.leads.is_empty() {
             let vm = self.vm(vm.id.as_str())?;
             vm.change(&self.parts.store, |record| {
-                record.publish.clone_from(&policy.publish)
+                record.publish.clone_from(&founder.leads)
             })?;
         }
         if source.founders.warm > 0 {
@@ -439,28 +435,28 @@ impl Host {
     /// gives it its place there.
     async fn connect_founder(
         &self,
-        founders: &Founders,
+        (founders, founder): (&Founders, &Founder),
         family: &FamilyRecord,
         subnet: Subnet,
     ) -> Result<(Member, Places), HostError> {
-        let policy = &founders.network;
-        let ports = self.parts.network.take_ports(&policy.publish)?;
+        let ports = self.parts.network.take_ports(&founder.leads)?;
         let (member, place) = self.take_place(family.id)?;
         if founders.join.is_some() {
             let to = ip_of(subnet, member);
-            self.open_ports(family.id, to, &policy.publish, ports)
+            self.open_ports(family.id, to, &founder.leads, ports)
                 .await?;
             return Ok((member, place));
         }
         // Ports are the VM's own.
-        let of_family = NetworkPolicy {
+        let mut policy = NetworkPolicy {
             publish: Vec::new(),
-            ..policy.clone()
+            ..founders.network.clone()
         };
-        self.parts.store.put_network(family.id, &of_family)?;
+        self.parts.store.put_network(family.id, &policy)?;
+        policy.publish.clone_from(&founder.leads);
         self.parts
             .network
-            .create_family(family.id, subnet, policy, Some(ports))
+            .create_family(family.id, subnet, &policy, Some(ports))
             .await?;
         Ok((member, place))
     }

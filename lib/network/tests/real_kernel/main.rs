@@ -8,6 +8,7 @@ mod guest;
 mod isolation;
 mod lifecycle;
 mod many;
+mod own;
 mod passing;
 mod sixteen;
 mod stations;
