@@ -1,4 +1,4 @@
-//! What a sandbox used, over time.
+//! Uses of a sandbox over time.
 
 use crate::rfc3339;
 use forkyard_types::GuestUsage;
@@ -30,7 +30,7 @@ pub struct Metric {
     pub mem_cache: u64,
     /// Bytes of the root file system that are used.
     pub disk_used: u64,
-    /// Its size in bytes.
+    /// Size of that in bytes.
     pub disk_total: u64,
 }
 

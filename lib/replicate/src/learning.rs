@@ -61,7 +61,7 @@ impl Transitions {
         let share = 1.0 / f64::from(u32::try_from(others.len().max(1)).unwrap_or(u32::MAX));
         let sum = row.values().sum::<f64>() + 1.0;
         let of = |to: &&SiteId| (**to, (row.get(*to).unwrap_or(&0.0) + share) / sum);
-        Destinations::new(others.iter().map(|to| of(to)).collect()).unwrap_or_default()
+        Destinations::new(others.iter().map(of).collect()).unwrap_or_default()
     }
 }
 

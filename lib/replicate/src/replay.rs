@@ -17,7 +17,7 @@ const AFTER: u64 = 100;
 /// Sites.
 const SITES: u8 = 3;
 
-/// What a VM does.
+/// Work of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// Serves files that were put there once, and writes a log.
@@ -108,7 +108,7 @@ impl Dice {
     }
 }
 
-/// Which site has what.
+/// Sites, and the blocks that each lacks.
 #[derive(Debug)]
 struct Places {
     here: SiteId,

@@ -18,9 +18,9 @@ const MOST: u64 = 1 << 20;
 /// Tells it of this guest, with the file system at a path, as JSON.
 pub(super) fn usage(path: &Path) -> Result<(), Failure> {
     let about = statvfs(path).map_err(|error| failed("look at", path, &error.into()))?;
-    let block = u64::from(about.fragment_size());
+    let block = about.fragment_size();
     let [total, free] =
-        [about.blocks(), about.blocks_free()].map(|blocks| u64::from(blocks).saturating_mul(block));
+        [about.blocks(), about.blocks_free()].map(|blocks| blocks.saturating_mul(block));
     let (vcpus, busy, ticks) =
         processors(&read(PROCESSORS)?).ok_or_else(|| nonsense(PROCESSORS))?;
     let (memory, used, cache) = memory(&read(MEMORY)?).ok_or_else(|| nonsense(MEMORY))?;

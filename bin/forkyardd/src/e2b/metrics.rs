@@ -1,4 +1,4 @@
-//! What sandboxes used. A sample is taken when a client asks: nothing runs in guests that is not asked for.
+//! Uses of sandboxes, as samples. One is taken when a client asks: nothing runs in guests that is not asked for.
 
 use super::{E2b, input::Path, reply::Failure};
 use axum::{

@@ -173,13 +173,16 @@ impl Links {
                 Err(error) => Err(error),
             }
         };
-        let stored = read().map_err(|error| match error.kind() {
-            ErrorKind::InvalidData | ErrorKind::UnexpectedEof => HostError::Invalid(format!(
-                "{} cannot be understood ({error}): it has the budgets of links and what was spent \
-                     of them; mend it, or move it away to start without budgets",
+        let stored = read().map_err(|error| {
+            let nonsense = [ErrorKind::InvalidData, ErrorKind::UnexpectedEof];
+            if !nonsense.contains(&error.kind()) {
+                return HostError::io("read", &file)(error);
+            }
+            HostError::Invalid(format!(
+                "{} cannot be understood ({error}): it has the budgets of links and what was spent of \
+                 them; mend it, or move it away to start without budgets",
                 file.display()
-            )),
-            _ => HostError::io("read", &file)(error),
+            ))
         })?;
         let links = stored.into_iter().map(|(host, it)| {
             let link = Link {
