@@ -34,7 +34,7 @@ pub struct ExecRequest {
     pub stdin: Option<String>,
     /// Seconds after which the command, and all that it started, is killed.
     #[serde(default)]
-    #[cfg_attr(feature = "schema", schema(minimum = 1))]
+    #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 4_294_967_295_u32))]
     pub timeout_s: Option<u32>,
     /// Leave the command to itself: it reads nothing and goes on whatever becomes of the client. The
     /// answer ends with [`ExecEvent::Started`]. The last of what it writes is kept for clients that
@@ -214,8 +214,10 @@ impl ExecInput {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WindowSize {
     /// Lines.
+    #[cfg_attr(feature = "schema", schema(maximum = 65_535))]
     pub rows: u16,
     /// Characters in a line.
+    #[cfg_attr(feature = "schema", schema(maximum = 65_535))]
     pub cols: u16,
 }
 

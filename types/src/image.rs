@@ -136,7 +136,7 @@ pub struct ImportRequest {
     /// Of a disk with a partition table: the partition with the root file
     /// system, counted from 1.
     #[serde(default)]
-    #[cfg_attr(feature = "schema", param(minimum = 1))]
+    #[cfg_attr(feature = "schema", param(minimum = 1, maximum = 4_294_967_295_u32))]
     pub partition: Option<u32>,
     /// Of a container image: size of the guest's disk in bytes, whole MiB; made up from what is in
     /// it if absent.

@@ -129,7 +129,7 @@ pub struct VmsRequest {
     /// A page of at most so many, of the VMs of all nodes by age. The header `Link` has the address of the
     /// next page, if there is one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "schema", param(value_type = Option<u32>, minimum = 1))]
+    #[cfg_attr(feature = "schema", param(value_type = Option<u32>, minimum = 1, maximum = 4_294_967_295_u32))]
     pub limit: Option<NonZeroU32>,
     /// Those alone that follow this place: `CREATED-FAMILY-MEMBER` of the last VM of the page before, which
     /// may be gone meanwhile.

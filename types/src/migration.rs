@@ -22,6 +22,7 @@ pub struct MigrateRequest {
     /// if absent. Pages are sent ahead until what is left takes no longer, as far as can be
     /// told.
     #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "schema", schema(maximum = 4_294_967_295_u32))]
     pub max_gap_ms: Option<u32>,
     /// Longest time that pages are sent ahead, in ms; no limit if absent.
     #[serde(default, skip_serializing_if = "Option::is_none")]

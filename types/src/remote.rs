@@ -78,6 +78,7 @@ pub struct PeerTicketRequest {
     /// The clones whose ends are known by now.
     pub known: Vec<u16>,
     /// Time to wait for another, in ms; ten seconds at most.
+    #[cfg_attr(feature = "schema", schema(maximum = 4_294_967_295_u32))]
     pub wait_ms: u32,
     /// True if this is the last request.
     pub over: bool,

@@ -143,8 +143,10 @@ pub struct SchedSettings {
     /// Relation of its vCPUs.
     pub parallel: Option<Parallel>,
     /// Weight; 256 is usual.
+    #[cfg_attr(feature = "schema", schema(maximum = 4_294_967_295_u32))]
     pub weight: Option<u32>,
     /// Cap in per cent of one CPU; 0 lifts it. Under credit.
+    #[cfg_attr(feature = "schema", schema(maximum = 4_294_967_295_u32))]
     pub cap: Option<u32>,
     /// Time reserved for each vCPU, in µs of every period; 0 for none. Under sedf and atropos.
     pub slice_us: Option<u64>,

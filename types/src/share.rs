@@ -16,7 +16,7 @@ pub const SHARE_PARAMETER: &str = "forkyard_token";
 #[serde(deny_unknown_fields)]
 pub struct ShareRequest {
     /// TCP port of the guest.
-    #[cfg_attr(feature = "schema", schema(value_type = u16, minimum = 1))]
+    #[cfg_attr(feature = "schema", schema(value_type = u16, minimum = 1, maximum = 65_535))]
     pub port: GuestPort,
     /// Seconds for which it holds, at most ten years; an hour if absent.
     #[serde(default = "an_hour")]
@@ -38,7 +38,7 @@ pub struct ShareView {
     /// Id by which it is taken back.
     pub id: ShareId,
     /// TCP port of the guest.
-    #[cfg_attr(feature = "schema", schema(value_type = u16, minimum = 1))]
+    #[cfg_attr(feature = "schema", schema(value_type = u16, minimum = 1, maximum = 65_535))]
     pub port: GuestPort,
     /// Seconds since 1970 from which on it holds no more.
     pub expires: u64,

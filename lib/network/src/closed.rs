@@ -7,12 +7,16 @@
 use crate::{NetworkError, Networks, rules};
 use forkyard_types::Transport;
 use serde_json::{Value, json};
-use std::{collections::BTreeSet, net::SocketAddrV4, sync::PoisonError};
+use std::{
+    collections::BTreeSet,
+    net::{Ipv4Addr, SocketAddrV4},
+    sync::PoisonError,
+};
 
 /// A port of a host that guests do not reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Closed {
-    /// Address and port.
+    /// Address and port. The unspecified address is every address.
     pub at: SocketAddrV4,
     /// Protocol of the port.
     pub transport: Transport,
@@ -53,8 +57,23 @@ impl Networks {
 
 /// The command that puts these into the set, if there are any.
 pub(crate) fn elements(closed: &BTreeSet<Closed>) -> Option<Value> {
-    let element = |it: &Closed| json!({"concat": [it.at.ip(), it.transport, it.at.port()]});
-    let elements: Vec<_> = closed.iter().map(element).collect();
+    let everywhere = |it: &Closed| Closed {
+        at: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, it.at.port()),
+        ..*it
+    };
+    // The kernel takes no element that lies within another.
+    let kept = closed
+        .iter()
+        .filter(|it| it.at.ip().is_unspecified() || !closed.contains(&everywhere(it)));
+    let elements: Vec<_> = kept
+        .map(|it| {
+            let address = match it.at.ip().is_unspecified() {
+                true => json!({"range": [Ipv4Addr::UNSPECIFIED, Ipv4Addr::BROADCAST]}),
+                false => json!(it.at.ip()),
+            };
+            json!({"concat": [address, it.transport, it.at.port()]})
+        })
+        .collect();
     (!elements.is_empty()).then(|| {
         json!({"add": {"element": {
             "family": "ip", "table": rules::TABLE, "name": "closed", "elem": elements}}})

@@ -1,7 +1,8 @@
 //! Ports that no guest reaches: etcd, each node's API and pages, peers' APIs.
 //!
-//! A guest's packets leave under its host's address, which these ports may let in. They are closed at
-//! each address that is known of their host: which one a packet comes to is the guest's to choose.
+//! A guest's packets leave under its host's address, which these ports may let in. Those of nodes and peers are closed
+//! at each address that is known of them: which one a packet comes to is the guest's to choose. Those of etcd are closed
+//! at every address.
 //!
 //! What was closed last is kept by the host, and is closed from the start of the next daemon on, before
 //! anything is known. A name that has no address for the moment opens nothing.
@@ -14,7 +15,7 @@ use std::{
     collections::BTreeSet,
     error::Error,
     io,
-    net::{IpAddr, SocketAddr, SocketAddrV4},
+    net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4},
     time::Duration,
 };
 use tokio::{
@@ -34,15 +35,13 @@ const NAME: Duration = Duration::from_secs(5);
 /// Closes the cluster's ports to guests, as they are known now. Cancel-safe.
 pub async fn of_cluster(cluster: &Cluster, host: &Host) {
     let mut closed = BTreeSet::new();
-    let mut hosts = BTreeSet::new();
     for reach in cluster.reaches() {
         closed.extend(of_node(reach.api, reach.pages));
-        hosts.extend([reach.api.ip(), reach.pages.ip()]);
     }
-    let mut places: BTreeSet<_> = cluster.etcd().into_iter().collect();
+    let mut places = cluster.etcd();
     let members = timeout(MEMBERS, cluster.etcd_members()).await;
     let members = members.map_err(|_| "no answer in time".to_owned());
-    let unknown = match members.and_then(|told| told.map_err(|error| error.to_string())) {
+    let in_part = match members.and_then(|told| told.map_err(|error| error.to_string())) {
         Ok(members) => {
             places.extend(members);
             false
@@ -55,27 +54,21 @@ pub async fn of_cluster(cluster: &Cluster, host: &Host) {
             true
         }
     };
-    let ports = places.iter().map(|(_, port)| *port).collect();
-    let mut etcd = look_up(places.into_iter().collect()).await;
-    etcd.in_part |= unknown;
-    etcd.closed.extend(of_etcd(&hosts, &ports, &etcd.closed));
+    let closed_of_etcd = places.iter().map(|(_, number)| of_etcd(*number));
+    let etcd = Found {
+        closed: closed_of_etcd.collect(),
+        in_part,
+    };
     close(host, closed, etcd).await;
 }
 
-/// Ports of etcd on each host that has one of its addresses, and on each node: etcd may listen on
-/// more of a machine's addresses than it tells.
-fn of_etcd(
-    nodes: &BTreeSet<IpAddr>,
-    ports: &BTreeSet<u16>,
-    known: &BTreeSet<Closed>,
-) -> BTreeSet<Closed> {
-    let known = known.iter().map(|closed| IpAddr::V4(*closed.at.ip()));
-    let hosts: BTreeSet<_> = known.chain(nodes.iter().copied()).collect();
-    let all = hosts.into_iter().flat_map(|ip| {
-        let at = ports.iter().map(move |number| SocketAddr::new(ip, *number));
-        at.filter_map(|at| port(at, Transport::Tcp))
-    });
-    all.collect()
+/// A port of etcd at every address: etcd may listen on more of a machine's than it tells, and where it wants
+/// no certificate a packet that reaches it is obeyed.
+fn of_etcd(number: u16) -> Closed {
+    Closed {
+        at: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, number),
+        transport: Transport::Tcp,
+    }
 }
 
 /// Keeps the cluster's ports closed to guests, for ever. Cancel-safe.
@@ -227,26 +220,6 @@ mod tests {
             told(Some("10.1.0.9:9")),
             want.into_iter().flatten().collect()
         );
-    }
-
-    #[test]
-    fn etcds_ports_are_closed_on_each_host_that_may_have_one() {
-        let ip = |text: &str| text.parse::<IpAddr>().expect("an address");
-        let known = port(SocketAddr::new(ip("10.0.0.9"), 2379), Transport::Tcp);
-        let nodes = BTreeSet::from([ip("10.0.0.1"), ip("2001:db8::1")]);
-        let closed = of_etcd(
-            &nodes,
-            &BTreeSet::from([2379, 2380]),
-            &known.into_iter().collect(),
-        );
-        let at: Vec<_> = closed.iter().map(|closed| closed.at.to_string()).collect();
-        let want = [
-            "10.0.0.1:2379",
-            "10.0.0.1:2380",
-            "10.0.0.9:2379",
-            "10.0.0.9:2380",
-        ];
-        assert_eq!(at, want);
     }
 
     #[tokio::test]

@@ -65,7 +65,7 @@ pub async fn sessions(
 /// command's output and what it goes on to write. Each line of the body is input; the command's
 /// input ends by `eof` alone. The command goes on when the client leaves.
 #[utoipa::path(post, path = "/v1/vms/{vm}/sessions/{pid}", operation_id = "attach_session", tag = "vms",
-    params(("vm" = String, Path, description = "Name or id"), ("pid" = u32, Path, description = "The session"), Attach),
+    params(("vm" = String, Path, description = "Name or id"), ("pid" = u32, Path, maximum = 4294967295_u32, description = "The session"), Attach),
     request_body(content = ExecInput, content_type = "application/x-ndjson"),
     responses((status = 200, body = ExecEvent, content_type = "application/x-ndjson",
         description = "A stream of lines, as of `exec`"), Refusal))]
@@ -93,7 +93,7 @@ pub async fn attach(
 /// Send a command that a guest keeps a signal: unless another is said, one that kills it and all
 /// that it started.
 #[utoipa::path(delete, path = "/v1/vms/{vm}/sessions/{pid}", operation_id = "kill_session", tag = "vms",
-    params(("vm" = String, Path, description = "Name or id"), ("pid" = u32, Path, description = "The session"), SessionSignal),
+    params(("vm" = String, Path, description = "Name or id"), ("pid" = u32, Path, maximum = 4294967295_u32, description = "The session"), SessionSignal),
     responses((status = 200, description = "The signal is sent"), Refusal))]
 pub async fn kill(
     State(host): State<Arc<Host>>,

@@ -38,7 +38,7 @@ const PIECE: usize = 32 << 10;
 /// A connection that breaks off on one side is reset on the other.
 #[utoipa::path(get, path = "/v1/vms/{vm}/ports/{port}", operation_id = "connect_port", tag = "vms",
     params(("vm" = String, Path, description = "Name or id"),
-        ("port" = u16, Path, minimum = 1, description = "The guest's port")),
+        ("port" = u16, Path, minimum = 1, maximum = 65535, description = "The guest's port")),
     responses((status = 101, description = "Connected: the bytes that follow are those of the port"),
         (status = 426, body = types::ApiError, description = "The request asks for no upgrade to `tcp`"), Refusal))]
 pub async fn connect(

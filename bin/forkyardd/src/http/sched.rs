@@ -64,7 +64,7 @@ pub async fn release(
 
 /// Have the vCPUs of any QEMU of the host scheduled. Not over the network.
 #[utoipa::path(put, path = "/v1/sched/processes/{pid}", operation_id = "schedule_process", tag = "sched",
-    params(("pid" = u32, Path, description = "Process of the QEMU")), request_body = SchedProcess,
+    params(("pid" = u32, Path, maximum = 4294967295_u32, description = "Process of the QEMU")), request_body = SchedProcess,
     responses((status = 200, body = SchedState, description = "The state, once it is done"), Refusal))]
 pub async fn set_process(
     State(service): State<Service>,
@@ -80,7 +80,7 @@ pub async fn set_process(
 
 /// Let the vCPUs of any QEMU of the host go. Not over the network.
 #[utoipa::path(delete, path = "/v1/sched/processes/{pid}", operation_id = "release_process", tag = "sched",
-    params(("pid" = u32, Path, description = "Process of the QEMU")),
+    params(("pid" = u32, Path, maximum = 4294967295_u32, description = "Process of the QEMU")),
     responses((status = 200, body = SchedState, description = "The state, once it is done"), Refusal))]
 pub async fn release_process(
     State(service): State<Service>,

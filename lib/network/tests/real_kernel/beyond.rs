@@ -235,13 +235,26 @@ fn what_is_closed_to_guests_is_not_reached_whatever_their_family_is_allowed() {
             at: at(PRIVATE),
             transport: Transport::Udp,
         };
-        let closed = std::iter::once(etcd).collect();
-        networks.close(closed).await.expect("closed");
+        let closed = BTreeSet::from([etcd]);
+        networks.close(closed.clone()).await.expect("closed");
         let [after] = family_with(&networks, 1, policy).await;
         let server = listen(&outside, PRIVATE);
         for guest in [&before, &after] {
             guest.sends_out(1000, at(PRIVATE), b"etcd");
             assert!(is_refused(guest));
+        }
+        // At every address alone, and beside one of them.
+        let everywhere = Closed {
+            at: SocketAddrV4::new(Ipv4Addr::UNSPECIFIED, etcd.at.port()),
+            ..etcd
+        };
+        for closed in [
+            BTreeSet::from([everywhere]),
+            BTreeSet::from([etcd, everywhere]),
+        ] {
+            networks.close(closed).await.expect("closed");
+            before.sends_out(1000, at(PRIVATE), b"etcd");
+            assert!(is_refused(&before));
         }
         assert_eq!(heard(&server, b"etcd", SILENCE), None);
         networks.close(BTreeSet::new()).await.expect("opened");
