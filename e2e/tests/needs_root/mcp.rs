@@ -146,6 +146,11 @@ fn an_agent_runs_forks_and_uses_vms() {
     let text = ran["stdout"].as_str().expect("text");
     assert!(text.len() < 100_000 && text.starts_with("begin") && text.ends_with("end\n"));
 
+    for (argv, code) in [(["nosuch"], 127), (["/root"], 126)] {
+        let told = agent.refused("exec", json!({ "vm": "p", "argv": argv }));
+        assert!(told.contains(&format!("exit code {code}")), "{told}");
+    }
+
     let argv = ["sh", "-c", "pwd; id -u"];
     let ran = agent.done(
         "exec",

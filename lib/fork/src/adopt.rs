@@ -126,7 +126,13 @@ impl Host {
     /// or ran when the last daemon looked.
     async fn restore_networks(&self, records: &[VmRecord]) -> Result<(), HostError> {
         let runs = |vm: &&VmRecord| [VmState::Running, VmState::Paused].contains(&vm.state);
-        let take = |vm: &VmRecord| match self.parts.network.take_ports(&vm.publish) {
+        // What was given to the host itself meanwhile leads there.
+        let leads = |vm: &VmRecord| {
+            let mut leads = vm.publish.clone();
+            leads.retain(|lead| !self.parts.network.is_hosts(lead));
+            leads
+        };
+        let take = |vm: &VmRecord| match self.parts.network.take_ports(&leads(vm)) {
             Ok(ports) => ports,
             Err(error) => {
                 // They lead to the VM all the same, before that program.
@@ -140,7 +146,7 @@ impl Host {
                 members.partition(|vm| vm.member == Member(0));
             let founder = founder.first().copied();
             let policy = NetworkPolicy {
-                publish: founder.map_or_else(Vec::new, |vm| vm.publish.clone()),
+                publish: founder.map_or_else(Vec::new, leads),
                 ..policy
             };
             let ports = founder.filter(runs).map(take);
@@ -154,7 +160,7 @@ impl Host {
                 let to = address(subnet, vm).ip;
                 self.parts
                     .network
-                    .publish(family.id, to, &vm.publish, take(vm))
+                    .publish(family.id, to, &leads(vm), take(vm))
                     .await?;
             }
             // One that had moved here may have been recorded and no more.

@@ -118,7 +118,8 @@ impl Host {
             .into_iter()
             .find_map(|(family, policy)| (family.id == record.family).then_some(policy))
             .unwrap_or_default();
-        let ports = self.parts.network.take_ports(&record.publish)?;
+        // Another machine may have taken an address meanwhile.
+        let ports = self.parts.network.take_new_ports(&record.publish).await?;
         let (founds, (own, joined)) = match record.member {
             Member(0) => (record.publish.clone(), (ports, None)),
             _ => (Vec::new(), (Ports::default(), Some(ports))),

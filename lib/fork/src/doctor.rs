@@ -67,7 +67,13 @@ impl Host {
 
     /// Looks, removes what was left behind, and has the host take packets for all addresses of VMs again.
     pub async fn repair(&self) -> Result<Diagnosis, HostError> {
-        self.parts.network.hold_again().await?;
+        if let Err(error) = self.parts.network.hold_again().await {
+            // The problems tell of those that are lost still.
+            tracing::warn!(
+                error = &error as &dyn std::error::Error,
+                "addresses of VMs are not back"
+            );
+        }
         Ok(Diagnosis {
             problems: self.problems().await?,
             leftovers: self.clear_up().await?,

@@ -5,8 +5,7 @@
 //! host on which nothing runs takes a new one, and goes on.
 
 use crate::Host;
-use forkyard_vm::Vm;
-use std::{sync::Arc, time::Duration};
+use std::time::Duration;
 use tokio::time::sleep;
 
 /// Time between two looks.
@@ -23,17 +22,16 @@ impl Host {
             loop {
                 sleep(EVERY).await;
                 let Some(host) = host.upgrade() else { return };
-                // Its pager ends with it, if there is no VM.
-                if host.forks.under_way.is_closed() {
-                    return;
-                }
                 unanswered = match host.parts.pager_call(|pager| pager.ping()).await {
                     Ok(()) => 0,
                     Err(_) => unanswered + 1,
                 };
-                let runs = |vm: &Arc<Vm>| vm.body().is_ok();
-                if unanswered < LOOKS || host.parts.registry().all().iter().any(runs) {
+                if unanswered < LOOKS || host.parts.runs_something() {
                     continue;
+                }
+                // It is closing: its pager ends with it.
+                if host.forks.under_way.is_closed() {
+                    return;
                 }
                 if let Err(error) = host.parts.need_pager().await {
                     tracing::error!(error = &error as &dyn std::error::Error, "no pager");

@@ -131,17 +131,28 @@ impl Parts {
         )
     }
 
-    /// Starts a pager if none answers: this one's keeper has ended, too, or has given up. What VMs lack of the
-    /// former pager's files stays lost. Not cancel-safe: a pager may be left that the next call finds.
+    /// Starts a pager if none answers: its keeper has ended, too, or has given up. Fails as the question did while
+    /// a VM runs: what it lacks of the former pager's files would stay lost. Not cancel-safe: a pager may be left that
+    /// the next call finds.
     pub async fn need_pager(&self) -> Result<(), PartsError> {
-        let _alone = self.starting_pager.lock().await;
         if self.pager_call(|pager| pager.ping()).await.is_ok() {
             return Ok(());
+        }
+        let _alone = self.starting_pager.lock().await;
+        match self.pager_call(|pager| pager.ping()).await {
+            Ok(()) => return Ok(()),
+            Err(error) if self.runs_something() => return Err(error.into()),
+            Err(_) => {}
         }
         let (folders, options) = (self.folders.clone(), self.options);
         blocking(move || pager_process::ensure(&folders, options)).await?;
         tracing::warn!("the pager and its keeper were gone: another was started");
         Ok(())
+    }
+
+    /// Tells whether any VM has a body.
+    pub fn runs_something(&self) -> bool {
+        self.registry().all().iter().any(|vm| vm.body().is_ok())
     }
 
     /// Asks the pager, on a thread of its own. Cancelling the future abandons only the answer.

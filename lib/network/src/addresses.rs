@@ -9,7 +9,7 @@
 //!
 //! The guest has its family's address alone, so that it keeps it in each of its forks, wakes and moves.
 
-use crate::{NetworkError, Networks, Subnet, families::InForce, names::Link, refused};
+use crate::{NetworkError, Networks, Subnet, families::InForce, names::Link, refused, resolvers};
 use forkyard_types::{FamilyId, OwnAddress, Publish, Reach};
 use nix::{ifaddrs::getifaddrs, net::if_::if_nametoindex};
 use rtnetlink::packet_route::address::{AddressAttribute, AddressMessage};
@@ -50,6 +50,18 @@ pub enum Unfit {
     /// No network that the host is part of contains it.
     #[error("it lies in no network that an interface of the host is in")]
     NoUplink,
+    /// Address of a network that the host is in, of which the host would take packets without telling.
+    #[error("it lies in the network of {link}: `bridge` is for that")]
+    InNetwork {
+        /// The interface.
+        link: String,
+    },
+    /// Address that names are asked at.
+    #[error("it is that of a resolver of the host's")]
+    OfResolver,
+    /// Address of another host of the cluster, or of a peer.
+    #[error("another host that this one works with has it")]
+    OfPeer,
     /// Address that stands for a network or for all of its members.
     #[error("it stands for the network of {link} or for all of its members")]
     OfNetwork {
@@ -216,12 +228,18 @@ pub(crate) fn among<'a>(leads: impl IntoIterator<Item = &'a Publish>) -> BTreeSe
 }
 
 impl Networks {
-    /// Refuses addresses that a machine in a network of the host's has, which would be fought over. For those
-    /// that a VM is given; one that moves here is still answered for where it was. Takes half a second.
+    /// Refuses addresses that the host needs to reach others at, and those that a machine in a network of the host's
+    /// has, which would be fought over. For those that a VM is given; one that moves here is still answered for
+    /// where it was. Takes half a second.
     pub async fn ask_neighbours(&self, wanted: &[Publish]) -> Result<(), NetworkError> {
         let on = interfaces()?;
         let mut asked = BTreeMap::<String, Vec<OwnAddress>>::new();
         for own in among(wanted) {
+            self.spare(own, &on)
+                .map_err(|source| NetworkError::Address {
+                    address: own,
+                    source,
+                })?;
             if let Ok(Some(uplink)) = fit(own, &on) {
                 asked.entry(uplink.name.clone()).or_default().push(own);
             }
@@ -248,6 +266,32 @@ impl Networks {
         Ok(())
     }
 
+    /// Tells whether the host itself has the address that one is, as another program may have given it since.
+    pub fn is_hosts(&self, lead: &Publish) -> bool {
+        let own = lead.own_address();
+        own.is_some_and(|own| {
+            let on = interfaces().unwrap_or_default();
+            matches!(fit(own, &on), Err(Unfit::OfHost { .. }))
+        })
+    }
+
+    /// Refuses an address at which the host reaches others: packets of its own for it would go to the VM.
+    fn spare(&self, own: OwnAddress, on: &[Interface]) -> Result<(), Unfit> {
+        if resolvers::find().contains(&own.ip()) {
+            return Err(Unfit::OfResolver);
+        }
+        if self.closed_now().iter().any(|it| *it.at.ip() == own.ip()) {
+            return Err(Unfit::OfPeer);
+        }
+        let mut uplinks = on.iter().filter(|it| !it.is_ours() && it.prefix < ALONE);
+        match uplinks.find(|it| own.reach() == Reach::Routed && it.contains(own.ip())) {
+            Some(uplink) => Err(Unfit::InNetwork {
+                link: uplink.name.clone(),
+            }),
+            None => Ok(()),
+        }
+    }
+
     /// Addresses of VMs for which the host takes no packets: another program has taken them from it.
     pub fn lost_addresses(&self) -> Result<BTreeSet<OwnAddress>, NetworkError> {
         let here = on_bridges()?;
@@ -259,10 +303,12 @@ impl Networks {
     /// Has the host take packets for all addresses of VMs again. If cancelled, for some of them.
     pub async fn hold_again(&self) -> Result<(), NetworkError> {
         let _turn = self.altering.lock().await;
+        let mut held = Ok(());
         for (family, own) in self.held_addresses() {
-            self.hold_addresses(family, &own).await?;
+            // What fails does not keep the rest.
+            held = held.and(self.hold_addresses(family, &own).await);
         }
-        Ok(())
+        held
     }
 
     /// Those of the families that have any.
@@ -283,8 +329,11 @@ impl Networks {
         wanted: &BTreeSet<OwnAddress>,
     ) -> Result<(), NetworkError> {
         let bridge = Link::Bridge(family).name();
-        let Ok(index) = if_nametoindex(bridge.as_str()) else {
-            return Err(NetworkError::NoLink { link: bridge });
+        let index = match if_nametoindex(bridge.as_str()) {
+            Ok(index) => index,
+            // They have gone with it.
+            Err(_) if wanted.is_empty() => return Ok(()),
+            Err(_) => return Err(NetworkError::NoLink { link: bridge }),
         };
         let on = interfaces()?;
         let here = on.iter().filter(|it| it.name == bridge);

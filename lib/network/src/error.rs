@@ -168,7 +168,12 @@ impl NetworkError {
                 Unfit::OfHost { .. }
                 | Unfit::OfNeighbour { .. }
                 | Unfit::OfGuests
+                | Unfit::OfResolver
+                | Unfit::OfPeer
                 | Unfit::OfNetwork { .. } => "choose an address that nothing has",
+                Unfit::InNetwork { .. } => {
+                    "ask for `bridge`, or choose an address that the network outside routes to this host"
+                }
                 Unfit::NoUplink => {
                     "choose an address of a network that the host is in, or ask for `routed` if the network \
                      outside has a route to this host for it"

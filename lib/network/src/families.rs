@@ -350,7 +350,14 @@ impl Networks {
         let kept = now.intersection(&before).copied().collect();
         self.hold_addresses(family.id, &kept).await?;
         self.nft.run(commands).await?;
-        self.hold_addresses(family.id, &now).await
+        let held = self.hold_addresses(family.id, &now).await;
+        if held.is_err()
+            && let Err(error) = self.nft.run(former.replace(family)).await
+        {
+            let error = &error as &dyn std::error::Error;
+            tracing::error!(family = %family.id, error, "its former rules are not back");
+        }
+        held
     }
 
     /// Has the guests of a family that may reach names be answered.
@@ -411,10 +418,11 @@ impl Networks {
 
     /// Removes a family's rules and its bridge, as far as they are there.
     pub async fn remove_family(&self, family: FamilyId) -> Result<(), NetworkError> {
-        if !self.own_addresses(family).is_empty() && self.has_link(Link::Bridge(family)) {
+        let addresses = match self.own_addresses(family).is_empty() {
+            true => Ok(()),
             // What no rule leads on is not for the host.
-            self.hold_addresses(family, &BTreeSet::new()).await?;
-        }
+            false => self.hold_addresses(family, &BTreeSet::new()).await,
+        };
         let gone = self.families().remove(&family);
         let rules = match &gone {
             Some(family) => self.nft.run(family.rules.remove()).await,
@@ -424,7 +432,7 @@ impl Networks {
         let tunnel = self.shrink(family).await;
         let bridge = self.remove_link(Link::Bridge(family)).await;
         let forwarding = self.forwarding.release(family).await;
-        rules.and(tunnel).and(bridge).and(forwarding)
+        addresses.and(rules).and(tunnel).and(bridge).and(forwarding)
     }
 
     pub(crate) fn families(&self) -> MutexGuard<'_, BTreeMap<FamilyId, InForce>> {

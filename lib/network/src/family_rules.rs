@@ -32,7 +32,7 @@ use crate::{
     Subnet,
     forwarder::Learned,
     named::{open, opened_set, opened_sets},
-    names::Link,
+    names::{ANY_BRIDGE, Link},
     private::PRIVATE,
     rules,
 };
@@ -229,6 +229,29 @@ impl Family {
             matches.into_iter().chain([verdict]).collect()
         };
         rules.extend(self.policy.deny.iter().map(|deny| shut(way.end(*deny))));
+        let networks = self.policy.allow.iter().filter_map(|it| match it {
+            Destination::Network(network) => Some(*network),
+            Destination::Host(_) => None,
+        });
+        let networks: Vec<_> = networks.collect();
+        if way.opens {
+            // Led elsewhere by another program of the host's: where to is what counts.
+            let at = |to: &Allow| {
+                let network = is(ip("daddr"), prefix(to.network(), to.prefix()));
+                let port = to.port().into_iter().flat_map(|port| way.port(port));
+                let matches = led_beyond().into_iter().chain([network]).chain(port);
+                matches.collect::<Vec<_>>()
+            };
+            rules.extend(self.policy.deny.iter().map(|deny| shut(at(deny))));
+            if self.policy.allow.is_empty() {
+                let private = PRIVATE.map(|(network, length)| prefix(network, length));
+                let private = is(ip("daddr"), json!({ "set": private }));
+                rules.push(shut(led_beyond().into_iter().chain([private]).collect()));
+            } else {
+                rules.extend(networks.iter().map(|network| open(at(network))));
+                rules.push(shut(led_beyond()));
+            }
+        }
         if self.forwarder.is_some() {
             let transport = json!({"meta": {"key": "l4proto"}});
             let port = json!({"payload": {"protocol": "th", "field": way.port}});
@@ -245,11 +268,7 @@ impl Family {
             rules.push(shut(vec![is(asked_for(), json!({ "set": private }))]));
             rules.push(open(Vec::new()));
         }
-        let networks = self.policy.allow.iter().filter_map(|it| match it {
-            Destination::Network(network) => Some(*network),
-            Destination::Host(_) => None,
-        });
-        rules.extend(networks.map(|network| open(way.end(network))));
+        rules.extend(networks.into_iter().map(|network| open(way.end(network))));
         rules
     }
 
@@ -383,6 +402,15 @@ fn prefix(network: Ipv4Addr, length: u8) -> Value {
 /// that, whatever it leads to.
 fn asked_for() -> Value {
     json!({"ct": {"key": "ip daddr", "dir": "original"}})
+}
+
+/// Matches packets of a connection that was given another destination, which is no VM of this host.
+fn led_beyond() -> Vec<Value> {
+    vec![
+        json!({"match": {"op": "in", "left": {"ct": {"key": "status"}}, "right": "dnat"}}),
+        json!({"match": {
+            "op": "!=", "left": {"meta": {"key": "oifname"}}, "right": ANY_BRIDGE}}),
+    ]
 }
 
 /// Field of a packet that holds the other end's port of a connection that is opened from here.

@@ -4,6 +4,8 @@
 use forkyard_types::{FamilyId, VmId};
 
 const BRIDGE: &str = "fyb";
+/// Any family's bridge, as rules name it.
+pub(crate) const ANY_BRIDGE: &str = "fyb*";
 const TAP: &str = "fyt";
 const TUNNEL: &str = "fyv";
 const PARKED: &str = "fyp";

@@ -54,12 +54,18 @@ pub async fn of_cluster(cluster: &Cluster, host: &Host) {
             true
         }
     };
-    let closed_of_etcd = places.iter().map(|(_, number)| of_etcd(*number));
-    let etcd = Found {
-        closed: closed_of_etcd.collect(),
-        in_part,
-    };
+    let (shared, own): (Vec<_>, Vec<_>) =
+        places.into_iter().partition(|(_, port)| is_shared(*port));
+    let mut etcd = look_up(shared).await;
+    etcd.in_part |= in_part;
+    etcd.closed
+        .extend(own.iter().map(|(_, port)| of_etcd(*port)));
     close(host, closed, etcd).await;
+}
+
+/// True for a port that guests reach other servers at: it cannot be closed everywhere.
+fn is_shared(port: u16) -> bool {
+    port < 1024
 }
 
 /// A port of etcd at every address: etcd may listen on more of a machine's than it tells, and where it wants

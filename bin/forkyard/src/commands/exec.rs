@@ -229,8 +229,7 @@ impl Broken {
         if let Some(failed) = &mut self.0
             && let Ok(error) = failed.await
         {
-            return anyhow::Error::new(error)
-                .context("cannot read standard input: the command is hung up on");
+            return anyhow::Error::new(error).context("cannot read standard input");
         }
         // It has ended well.
         self.0 = None;

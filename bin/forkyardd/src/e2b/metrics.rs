@@ -46,6 +46,7 @@ pub async fn of_sandbox(
         .of(vm.id, |id| there.iter().any(|vm| vm.id == id));
     let mut series = series.lock().await;
     // One that is paused is not woken to be asked.
+    let vm = e2b.any_sandbox(vm.id.as_str())?;
     if series.is_due(crate::now()) && vm.state == VmState::Running {
         let asked = async {
             let guest = e2b.host.use_vm(vm.id.as_str()).await?;

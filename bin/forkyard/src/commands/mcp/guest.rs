@@ -8,7 +8,9 @@ use super::{
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
 use forkyard_api_client::{Client, ClientError, UploadError, of_files};
-use forkyard_types::{ApiError, ErrorKind, ExecEvent, ExecTimedOut, ExitStatus, FilesWritten};
+use forkyard_types::{
+    ApiError, ErrorKind, ExecEvent, ExecTimedOut, ExitStatus, FilesWritten, NotStarted,
+};
 use serde::Serialize;
 use serde_json::json;
 
@@ -35,8 +37,8 @@ pub enum GuestError {
     #[error("the daemon closed the connection before the command ended")]
     Broke,
     /// The command could not be started.
-    #[error("{0}")]
-    NotStarted(String),
+    #[error("{} (exit code {})", .0.message, .0.code)]
+    NotStarted(NotStarted),
     /// None of that number, or it is forgotten.
     #[error("{vm} has no command {pid} in the background (`sessions` lists them)")]
     NoSession {
@@ -102,9 +104,11 @@ pub async fn exec(client: &Client, words: Exec, said: &Said) -> Result<Ran, Gues
                     stderr: stderr.into_text(),
                 });
             }
-            ExecEvent::NotStarted(why) => return Err(GuestError::NotStarted(why.message)),
+            ExecEvent::NotStarted(why) => return Err(GuestError::NotStarted(why)),
             ExecEvent::TimedOut(ExecTimedOut { after_s }) => {
-                let message = format!("the command took longer than {after_s} s and was killed");
+                let message = format!(
+                    "the command took longer than {after_s} s and was killed (exit code 124)"
+                );
                 return Err(GuestError::Failed {
                     error: ApiError {
                         kind: ErrorKind::Timeout,

@@ -293,7 +293,7 @@ pub async fn end(client: &Client, words: SessionEnd) -> Result<Value, GuestError
 /// Refuses what comes in place of a command.
 fn ended_early(event: ExecEvent) -> Result<(), GuestError> {
     match event {
-        ExecEvent::NotStarted(why) => Err(GuestError::NotStarted(why.message)),
+        ExecEvent::NotStarted(why) => Err(GuestError::NotStarted(why)),
         ExecEvent::Error(error) => Err(ClientError::from(error).into()),
         ExecEvent::Stdout(_)
         | ExecEvent::Stderr(_)
