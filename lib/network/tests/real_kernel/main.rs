@@ -3,6 +3,7 @@
 
 mod asked;
 mod beyond;
+mod elsewhere;
 mod fetchers;
 mod guest;
 mod isolation;

@@ -102,6 +102,11 @@ async fn kvm_is_chosen_only_if_a_guest_reaches_user_space_on_it_and_that_is_reme
     let said = console::kept(&probe.dir).unwrap_or_default();
     let reached = String::from_utf8_lossy(&said).contains(MARKER);
     assert_eq!(first.accel == Accel::Kvm, reached, "{first:?}");
+    // Of a guest that was only late nothing is remembered: a host may be slow once.
+    if !cache.exists() {
+        assert!(!reached, "{first:?}");
+        return;
+    }
     // Were it tried again, this could only fail.
     probe.dir = site.path().join("does not exist");
     assert_eq!(choose(&probe).await, first);
