@@ -2,7 +2,7 @@
 //!
 //! A guest's packets leave under its host's address, which these ports may let in. Those of nodes and peers are closed
 //! at each address that is known of them: which one a packet comes to is the guest's to choose. Those of etcd are closed
-//! at every address.
+//! at every address, but for ports that guests reach other servers at.
 //!
 //! What was closed last is kept by the host, and is closed from the start of the next daemon on, before
 //! anything is known. A name that has no address for the moment opens nothing.

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-const PORT: u16 = 7777;
+pub(crate) const PORT: u16 = 7777;
 
 pub(crate) fn nat() -> NetworkPolicy {
     NetworkPolicy {
@@ -70,7 +70,7 @@ async fn take_freed(networks: &Networks, wanted: &[Publish]) -> Ports {
     taken.expect("taken")
 }
 
-fn at(address: Ipv4Addr) -> SocketAddrV4 {
+pub(crate) fn at(address: Ipv4Addr) -> SocketAddrV4 {
     SocketAddrV4::new(address, PORT)
 }
 

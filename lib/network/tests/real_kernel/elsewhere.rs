@@ -1,7 +1,7 @@
 //! Tests of traffic that other programs of the host lead somewhere else.
 
 use crate::{
-    beyond::{heard, is_refused, listen, nat},
+    beyond::{at, heard, is_refused, listen, nat},
     guest::{PATIENCE, SILENCE, alone, family_with},
 };
 use forkyard_e2e::{
@@ -9,7 +9,6 @@ use forkyard_e2e::{
     outside::{PRIVATE, SERVER},
 };
 use forkyard_types::NetworkPolicy;
-use std::net::SocketAddrV4;
 
 #[test]
 fn what_another_program_leads_elsewhere_is_judged_by_where_that_is() {
@@ -24,7 +23,7 @@ fn what_another_program_leads_elsewhere_is_judged_by_where_that_is() {
         );
         let led = std::process::Command::new("nft").arg(rules).status();
         assert!(led.expect("nft runs").success());
-        guest.sends_out(1000, SocketAddrV4::new(SERVER, 7777), b"round");
+        guest.sends_out(1000, at(SERVER), b"round");
         assert!(is_refused(&guest));
         assert_eq!(heard(&server, b"round", SILENCE), None);
         let there = NetworkPolicy {
@@ -32,7 +31,7 @@ fn what_another_program_leads_elsewhere_is_judged_by_where_that_is() {
             ..nat()
         };
         networks.set_way(guest.family, &there).await.expect("open");
-        guest.sends_out(1001, SocketAddrV4::new(SERVER, 7777), b"allowed");
+        guest.sends_out(1001, at(SERVER), b"allowed");
         assert!(heard(&server, b"allowed", PATIENCE).is_some());
         let elsewhere = NetworkPolicy {
             allow: vec![format!("{SERVER}/32").parse().expect("a destination")],
@@ -42,7 +41,7 @@ fn what_another_program_leads_elsewhere_is_judged_by_where_that_is() {
             .set_way(guest.family, &elsewhere)
             .await
             .expect("open");
-        guest.sends_out(1002, SocketAddrV4::new(SERVER, 7777), b"hidden");
+        guest.sends_out(1002, at(SERVER), b"hidden");
         assert_eq!(heard(&server, b"hidden", SILENCE), None);
     });
 }

@@ -1,6 +1,9 @@
 //! Tests of addresses that VMs have outside.
 
-use crate::guest::{Guest, PATIENCE, SILENCE, alone, checksum, ethernet, family_with, until};
+use crate::{
+    beyond::{PORT, at, heard},
+    guest::{Guest, PATIENCE, SILENCE, alone, checksum, ethernet, family_with, until},
+};
 use forkyard_e2e::{
     Outside,
     outside::{HOST, NEIGHBOUR, PRIVATE, SERVER},
@@ -14,7 +17,6 @@ use std::{
     time::Duration,
 };
 
-const PORT: u16 = 7777;
 /// One of the network that the host is in, and one that is routed to it.
 const NEAR: Ipv4Addr = Ipv4Addr::new(192, 0, 2, 7);
 const FAR: Ipv4Addr = Ipv4Addr::new(203, 0, 113, 7);
@@ -40,22 +42,6 @@ fn outside() -> Outside {
 
 fn client(outside: &Outside, address: Ipv4Addr, port: u16) -> UdpSocket {
     outside.within(move || UdpSocket::bind((address, port)).expect("bound"))
-}
-
-fn at(address: Ipv4Addr) -> SocketAddrV4 {
-    SocketAddrV4::new(address, PORT)
-}
-
-/// Returns the sender of this datagram to a socket, if it arrives.
-fn heard(socket: &UdpSocket, payload: &[u8], within: Duration) -> Option<SocketAddr> {
-    socket.set_read_timeout(Some(within)).expect("set");
-    let mut bytes = [0; 2048];
-    while let Ok((length, from)) = socket.recv_from(&mut bytes) {
-        if &bytes[..length] == payload {
-            return Some(from);
-        }
-    }
-    None
 }
 
 /// A question of a client at an address is heard by the guest, and answered from there.
