@@ -60,7 +60,7 @@ pub struct ImagePullRequest {
     pub reference: ImageReference,
     /// Size of the guest's disk in bytes, whole MiB; made up from what is in the image if absent.
     #[serde(default)]
-    #[cfg_attr(feature = "schema", schema(value_type = Option<u64>, minimum = 16_777_216, maximum = 1_099_511_627_776_u64))]
+    #[cfg_attr(feature = "schema", schema(value_type = Option<u64>, minimum = 16_777_216, maximum = 1_099_511_627_776_u64, multiple_of = 1_048_576))]
     pub size: Option<ByteCount>,
     /// Size in MiB, as it was said before. Not with `size`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -91,7 +91,7 @@ pub struct ImageBuildRequest {
     pub build_args: Option<String>,
     /// Size of the guest's disk in bytes, whole MiB; made up from what is in the image if absent.
     #[serde(default)]
-    #[cfg_attr(feature = "schema", param(value_type = Option<u64>))]
+    #[cfg_attr(feature = "schema", param(value_type = Option<u64>, minimum = 16_777_216, maximum = 1_099_511_627_776_u64, multiple_of = 1_048_576))]
     pub size: Option<ByteCount>,
     /// Size in MiB, as it was said before. Not with `size`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -141,7 +141,7 @@ pub struct ImportRequest {
     /// Of a container image: size of the guest's disk in bytes, whole MiB; made up from what is in
     /// it if absent.
     #[serde(default)]
-    #[cfg_attr(feature = "schema", param(value_type = Option<u64>))]
+    #[cfg_attr(feature = "schema", param(value_type = Option<u64>, minimum = 16_777_216, maximum = 1_099_511_627_776_u64, multiple_of = 1_048_576))]
     pub size: Option<ByteCount>,
     /// Size in MiB, as it was said before. Not with `size`.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -186,9 +186,9 @@ impl fmt::Display for Allow {
     }
 }
 
-/// Bits a second.
+/// Bits a second, from `16kbit` to `100gbit`.
 #[cfg_attr(feature = "schema", derive(utoipa::ToSchema))]
-#[cfg_attr(feature = "schema", schema(value_type = String, pattern = "^[0-9]+[gmk]?bit$"))]
+#[cfg_attr(feature = "schema", schema(value_type = String, pattern = "^((100|[1-9][0-9]?)g|(100000|[1-9][0-9]{0,4})m|(1[6-9]|[2-9][0-9]|[1-9][0-9]{2,7}|100000000)k|(1[6-9][0-9]{3}|[2-9][0-9]{4}|[1-9][0-9]{5,10}|100000000000))bit$"))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct BitRate(u64);

@@ -44,6 +44,9 @@ use userland::Userland;
 /// Share of the time that programs wait for memory, as the kernel tells it.
 const PRESSURE: &str = "/proc/pressure/memory";
 
+/// Bytes of freed memory that are kept: some messages of commands' input and output.
+const KEPT: u32 = 1 << 20;
+
 /// The agent proper. Returns only if it cannot go on.
 pub fn work() -> ExitCode {
     // What is sent to the console's session is not meant for us.
@@ -104,6 +107,7 @@ struct Arriving {
 }
 
 fn serve() -> Result<(), String> {
+    forkyard_sys_guest::heap::keep(KEPT);
     let port = port::Port::open()?;
     let outbox = Arc::new(Outbox::new(port.writer()?));
     let mut agent = Agent::new(

@@ -18,9 +18,12 @@ use std::{
     fs::{self, File, Metadata},
     hash::{BuildHasher, Hasher, RandomState},
     io::{self, BufWriter, Read, Seek, SeekFrom, Write},
-    os::unix::{
-        ffi::OsStrExt,
-        fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown},
+    os::{
+        fd::AsFd,
+        unix::{
+            ffi::OsStrExt,
+            fs::{MetadataExt, OpenOptionsExt, PermissionsExt, chown},
+        },
     },
     path::{Path, PathBuf},
     process::ExitCode,
@@ -121,7 +124,10 @@ fn send(path: &Path) -> Result<(), Failure> {
         return Err(refused(format!("{} is no folder", path.display())));
     }
     let mut out = CountedOut {
-        to: BufWriter::with_capacity(PIECE, io::stdout().lock()),
+        to: BufWriter::with_capacity(
+            PIECE,
+            output().map_err(|error| said(&FilesError::Stream(error)))?,
+        ),
         any: false,
     };
     let mut writer = Writer::new(&mut out);
@@ -138,6 +144,11 @@ fn send(path: &Path) -> Result<(), Failure> {
             Err(failure)
         }
     }
+}
+
+/// Standard output as it is: that of the library looks for ends of lines in all that is written.
+fn output() -> io::Result<File> {
+    Ok(io::stdout().as_fd().try_clone_to_owned()?.into())
 }
 
 /// Standard output, and whether anything has gone there.
@@ -198,7 +209,7 @@ fn read(path: &Path, offset: &str, limit: &str) -> Result<(), Failure> {
         file.seek(SeekFrom::Start(offset)).map_err(fault)?;
     }
     let mut left: u64 = limit.parse().unwrap_or(u64::MAX);
-    let mut out = io::stdout().lock();
+    let mut out = output().map_err(fault)?;
     let mut buffer = vec![0; PIECE];
     // To the end of what there is, whatever size it is said to have.
     while left > 0 {

@@ -133,6 +133,8 @@ shows(b"and on 49")
 os.write(ours, b"exit 3\n")
 assert shell.wait() == 3
 assert cli("-it", "p", "true", stdin=subprocess.DEVNULL).wait() == 125
+# Input that cannot be read is not taken for its end.
+assert cli("-i", "p", "cat", stdin=os.open("/", os.O_RDONLY)).wait() == 125
 # The terminal is as it was, however this program ends.
 unread = cli("-it", "p", "yes", stdin=its)
 assert unread.stdout.readline()

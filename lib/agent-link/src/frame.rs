@@ -1,8 +1,8 @@
 //! Messages as frames in a stream of bytes.
 //!
 //! ```text
-//! "FyL1" | u32 length | u32 checksum | payload: postcard
-//!          little endian, length and checksum are the payload's
+//! "FyL2" | u32 length | u32 checksum | payload: postcard
+//!          little endian; length and checksum, the low half of its XXH64, are the payload's
 //! ```
 //!
 //! A stream may begin in the middle of a frame: QEMU hands a new connection
@@ -12,12 +12,12 @@
 
 use postcard::ser_flavors::Flavor;
 use serde::{Serialize, de::DeserializeOwned};
-use xxhash_rust::xxh3::xxh3_64;
+use xxhash_rust::xxh64::xxh64;
 
 /// Longest payload.
 pub const MAX_PAYLOAD: usize = 256 << 10;
 
-const MAGIC: [u8; 4] = *b"FyL1";
+const MAGIC: [u8; 4] = *b"FyL2";
 const HEADER: usize = 12;
 
 /// Noise borne from one peer before it is given up: the rest of any frame,
@@ -97,8 +97,10 @@ impl Flavor for Copied {
     }
 }
 
+/// Computed without vector instructions: in an emulated guest those of XXH3 take 1.3 ms for a chunk right
+/// after the C library has copied it by wider ones, and these 0.1 ms.
 fn checksum(payload: &[u8]) -> [u8; 4] {
-    let [a, b, c, d, ..] = xxh3_64(payload).to_le_bytes();
+    let [a, b, c, d, ..] = xxh64(payload, 0).to_le_bytes();
     [a, b, c, d]
 }
 

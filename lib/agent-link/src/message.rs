@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 /// Version of these messages, and of the devices of a machine that are saved with its memory; both
 /// sides must have the same one.
-pub const VERSION: u16 = 11;
+pub const VERSION: u16 = 12;
 
 /// Most bytes of a command's input or output in one message: with its frame it fits into four
 /// times 32 KiB, which a guest's kernel sends through the port at once. A byte more would cost another exit.

@@ -2,8 +2,8 @@
 //!
 //! The kernel passes such packets on without the daemon, so they are looked for: the counter of a family's
 //! bridge says that the host has sent something into its network, and only then the rules are asked for
-//! which addresses that was. The packet itself waits in the VM's tap until the VM runs. What came before the
-//! first look at a VM that sleeps wakes it when it is sent again.
+//! which addresses that was. The packet itself waits in the VM's tap until the VM runs. Looks begin while a VM
+//! that may sleep is still awake, so that what comes as it falls asleep is seen, too.
 
 use crate::{Host, HostError};
 use forkyard_types::FamilyId;
@@ -17,24 +17,24 @@ const ASK: Duration = Duration::from_millis(200);
 /// Age, in whole seconds that are rounded up, of what has come since the look before.
 const NEW: Duration = Duration::from_secs(1);
 
-/// Families of VMs that sleep, with the packets that had been sent to them.
+/// Packets that had been sent into each family's network at the last look.
 #[derive(Debug, Default)]
 struct Heard(BTreeMap<FamilyId, u64>);
 
 impl Heard {
-    /// Takes in counters, of which those of `asleep` alone are kept; true if one of them has grown.
+    /// Takes in counters; true if one of a family of `asleep` has grown.
     fn grew(
         &mut self,
-        asleep: impl Iterator<Item = FamilyId>,
-        now: &BTreeMap<FamilyId, u64>,
+        mut asleep: impl Iterator<Item = FamilyId>,
+        now: BTreeMap<FamilyId, u64>,
     ) -> bool {
-        let kept = asleep.filter_map(|family| Some((family, *now.get(&family)?)));
-        let kept: BTreeMap<_, _> = kept.collect();
-        let grown = |(family, count): (&FamilyId, &u64)| {
-            self.0.get(family).is_some_and(|before| count > before)
-        };
-        let is_grown = kept.iter().any(grown);
-        self.0 = kept;
+        let is_grown = asleep.any(|family| {
+            let (before, count) = (self.0.get(&family), now.get(&family));
+            before
+                .zip(count)
+                .is_some_and(|(before, count)| count > before)
+        });
+        self.0 = now;
         is_grown
     }
 }
@@ -49,15 +49,16 @@ impl Host {
             loop {
                 sleep(LOOK).await;
                 let Some(this) = host.upgrade() else { return };
-                let asleep = this.asleep_with_ports();
+                let mut asleep = this.with_ports_that_sleep();
                 if asleep.is_empty() {
                     (heard, due) = (Heard::default(), false);
                     continue;
                 }
+                asleep.retain(|vm| lock(&vm.terms).asleep);
                 match forkyard_network::packets_in() {
                     Ok(counts) => {
                         let families = asleep.iter().map(|vm| vm.record().family);
-                        due |= heard.grew(families, &counts);
+                        due |= heard.grew(families, counts);
                     }
                     Err(error) => tracing::warn!(
                         error = &error as &dyn Error,
@@ -77,10 +78,16 @@ impl Host {
         });
     }
 
-    fn asleep_with_ports(&self) -> Vec<Arc<Vm>> {
+    /// VMs that are paused while they are not used, or may be, and have published ports.
+    fn with_ports_that_sleep(&self) -> Vec<Arc<Vm>> {
         let mut vms = self.parts.registry().all();
         vms.retain(|vm| {
-            lock(&vm.terms).asleep && vm.is_paused() && !vm.record().publish.is_empty()
+            let sleeps = {
+                let terms = lock(&vm.terms);
+                terms.asleep || terms.idle.is_some()
+            };
+            // Nothing is led to one that has stopped.
+            sleeps && vm.is_running() && !vm.record().publish.is_empty()
         });
         vms
     }
@@ -109,16 +116,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_family_is_heard_once_something_came_after_the_first_look_at_it() {
+    fn a_family_of_one_that_sleeps_is_heard_once_something_came_after_the_look_before() {
         let (one, other) = (FamilyId::random(), FamilyId::random());
         let counts = |first, second| BTreeMap::from([(one, first), (other, second)]);
         let mut heard = Heard::default();
-        assert!(!heard.grew([one].into_iter(), &counts(5, 5)));
-        assert!(!heard.grew([one].into_iter(), &counts(5, 6)), "another's");
-        assert!(heard.grew([one].into_iter(), &counts(6, 6)));
-        assert!(!heard.grew([one].into_iter(), &counts(6, 6)));
-        // One that sleeps anew is looked at for the first time.
-        assert!(!heard.grew([].into_iter(), &counts(7, 7)));
-        assert!(!heard.grew([one].into_iter(), &counts(8, 8)));
+        assert!(!heard.grew([one].into_iter(), counts(5, 5)), "the first");
+        assert!(!heard.grew([one].into_iter(), counts(5, 6)), "another's");
+        assert!(heard.grew([one].into_iter(), counts(6, 6)));
+        assert!(!heard.grew([one].into_iter(), counts(6, 6)));
+        assert!(!heard.grew([].into_iter(), counts(7, 7)), "awake");
+        // It came as the VM fell asleep.
+        assert!(heard.grew([one].into_iter(), counts(8, 7)));
     }
 }

@@ -8,7 +8,7 @@ use crate::{
     forwarder::{Forwarder, Learned},
     named,
     names::Link,
-    refused, resolvers, silence,
+    refused, resolvers, silence, wait_for_guests,
 };
 use forkyard_types::{FamilyId, NetworkPolicy, OwnAddress, Publish, Route};
 use nix::net::if_::if_nametoindex;
@@ -65,6 +65,7 @@ impl Networks {
         silence(&name);
         if policy.is_routed() {
             self.join(&name, subnet.gateway()).await?;
+            wait_for_guests(&name);
         }
         self.put_in_force(family, subnet, policy, ports).await
     }

@@ -246,6 +246,15 @@ fn silence(link: &str) {
     }
 }
 
+/// Has the host ask for 20 s where a guest is, not 3: one that sleeps answers once it is awake, and
+/// connections to it would have failed before.
+fn wait_for_guests(bridge: &str) {
+    let switch = format!("/proc/sys/net/ipv4/neigh/{bridge}/mcast_solicit");
+    if let Err(error) = fs::write(&switch, "20") {
+        tracing::warn!(%error, switch, "the host asks for guests for 3 s only");
+    }
+}
+
 fn refused(what: &'static str, link: &str, source: rtnetlink::Error) -> NetworkError {
     NetworkError::Link {
         what,

@@ -135,12 +135,12 @@ impl VmError {
 
 /// Classifies an error of a guest's agent.
 pub fn link_kind(error: &LinkError) -> ErrorKind {
-    if matches!(error, LinkError::TooLong { .. }) {
-        return ErrorKind::Invalid;
-    }
-    match error.is_timeout() {
-        true => ErrorKind::Timeout,
-        false => ErrorKind::Guest,
+    match error {
+        LinkError::TooLong { .. } => ErrorKind::Invalid,
+        // The VM has ended: no guest failed.
+        LinkError::Closed => ErrorKind::Conflict,
+        other if other.is_timeout() => ErrorKind::Timeout,
+        _ => ErrorKind::Guest,
     }
 }
 
@@ -191,4 +191,15 @@ pub fn records_hint(error: &StoreError) -> Option<&'static str> {
     hints
         .into_iter()
         .find_map(|(applies, hint)| applies.then_some(hint))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vm_that_ends_while_it_is_asked_is_no_failure_of_its_guest() {
+        assert_eq!(link_kind(&LinkError::Closed), ErrorKind::Conflict);
+        assert_eq!(link_kind(&LinkError::Lost), ErrorKind::Guest);
+    }
 }

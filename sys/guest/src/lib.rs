@@ -10,6 +10,7 @@ pub mod announce;
 pub mod command;
 pub mod first;
 pub mod grow;
+pub mod heap;
 pub mod interface;
 pub mod process;
 pub mod random;

@@ -73,6 +73,8 @@ pub enum Use {
 pub struct Piece {
     tree: OwnedFd,
     at: PathBuf,
+    /// Likewise, without a link on the way.
+    real: PathBuf,
     is_folder: bool,
 }
 
@@ -107,8 +109,11 @@ impl Piece {
     /// Takes hold of what an absolute path leads to, with all that is mounted
     /// below it. It is what it is now, whatever becomes of the path. Needs root.
     pub fn of(path: &Path, r#use: Use) -> io::Result<Self> {
-        let at = path.strip_prefix("/").map_err(io::Error::other)?.to_owned();
-        let is_folder = fs::metadata(path)?.is_dir();
+        if !path.is_absolute() {
+            return Err(io::ErrorKind::InvalidInput.into());
+        }
+        let real = fs::canonicalize(path)?;
+        let is_folder = real.is_dir();
         let text = CString::new(path.as_os_str().as_bytes())?;
         let flags =
             libc::OPEN_TREE_CLONE | libc::O_CLOEXEC as c_uint | libc::AT_RECURSIVE as c_uint;
@@ -133,21 +138,27 @@ impl Piece {
         restrict(&tree, attributes)?;
         Ok(Self {
             tree,
-            at,
+            at: path.to_owned(),
+            real,
             is_folder,
         })
     }
 
     /// Puts it into the root that the calling thread has.
     fn place(&self) -> io::Result<()> {
-        let at = Path::new("/").join(&self.at);
+        // A link of a piece that is there already leads on as it does here.
+        let at = if self.at.ancestors().any(Path::is_symlink) {
+            &self.real
+        } else {
+            &self.at
+        };
         if let Some(parent) = at.parent() {
             fs::create_dir_all(parent)?;
         }
         match (self.is_folder, at.exists()) {
             (_, true) => {}
-            (true, false) => fs::create_dir(&at)?,
-            (false, false) => drop(File::create(&at)?),
+            (true, false) => fs::create_dir(at)?,
+            (false, false) => drop(File::create(at)?),
         }
         let text = CString::new(at.as_os_str().as_bytes())?;
         move_mount(&self.tree, &text)
@@ -413,6 +424,33 @@ mod tests {
         assert!(!there());
         jail.remove(later.path()).expect("no error again");
         assert!(later.path().exists(), "here it stays");
+    }
+
+    /// `/usr/lib/ssl/certs` is a link to `/etc/ssl/certs`, and the folder that cargo has TLS libraries look into.
+    #[test]
+    fn a_piece_behind_a_link_of_another_is_put_where_that_leads() {
+        let folder = tempfile::tempdir().expect("folder");
+        let path = |name: &str| folder.path().join(name);
+        for name in ["links", "real"] {
+            fs::create_dir(path(name)).expect("folder");
+        }
+        fs::write(path("real/file"), "x").expect("written");
+        symlink(path("real"), path("links/there")).expect("linked");
+        let links = || Piece::of(&path("links"), Use::Program).expect("root");
+        for behind in ["links/there", "links/there/file"] {
+            let real = || Piece::of(&path("real"), Use::Program).expect("root");
+            let behind = || Piece::of(&path(behind), Use::Program).expect("root");
+            let orders = [
+                vec![links(), behind()],
+                vec![links(), real(), behind()],
+                vec![links(), behind(), real()],
+            ];
+            for pieces in orders {
+                let jail = Jail::build(pieces, Vec::new()).expect("built");
+                let read = jail.within(|| fs::read_to_string(path("links/there/file")));
+                assert_eq!(read.expect("read"), "x");
+            }
+        }
     }
 
     #[test]

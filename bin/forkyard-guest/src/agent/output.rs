@@ -25,7 +25,7 @@ use std::{
 
 /// Silence after a command's end that counts as the end of its output.
 const LINGER: Duration = Duration::from_millis(200);
-/// Bytes that a pipe holds.
+/// Bytes that a pipe of a command holds.
 const PIPE: i32 = 256 << 10;
 
 /// Receiver of a command's output.
@@ -72,12 +72,16 @@ pub fn of(child: &mut Child, terminal: Option<&Arc<OwnedFd>>) -> Vec<(Stream, Ar
     let pipes = [out, err].into_iter().flatten();
     pipes
         .map(|(to, pipe): (_, OwnedFd)| {
-            // A command that writes much is stopped for its reader less often. Not more than is
-            // allowed is fine, too.
-            let _ = fcntl(&pipe, FcntlArg::F_SETPIPE_SZ(PIPE));
+            widen(&pipe);
             (to, Arc::new(pipe))
         })
         .collect()
+}
+
+/// Lets a pipe hold more: a command that writes or reads much is stopped less often. Not more than is
+/// allowed is fine, too.
+pub fn widen(pipe: &impl AsFd) {
+    let _ = fcntl(pipe, FcntlArg::F_SETPIPE_SZ(PIPE));
 }
 
 /// Passes a command's output on until it has ended and said all. A process it

@@ -386,6 +386,7 @@ fn feed(
     outbox: &Outbox,
     flow: &Flow,
 ) {
+    output::widen(&stdin);
     for data in inputs {
         if data.is_empty() || stdin.write_all(&data).is_err() {
             return;

@@ -88,8 +88,8 @@ fn frame_is_these_bytes() {
         outcome: Ok(ExitStatus::Signal(9)),
     });
     let golden = [
-        b'F', b'y', b'L', b'1', 6, 0, 0, 0, // magic, length
-        0xbc, 0xe2, 0xcb, 0x41, // checksum
+        b'F', b'y', b'L', b'2', 6, 0, 0, 0, // magic, length
+        0x18, 0x17, 0x14, 0xfe, // checksum
         6, 0xac, 0x02, 0, 1, 9, // ExecEnd, session, Ok, Signal, 9
     ];
     assert_eq!(frame, Ok(golden.to_vec()));
