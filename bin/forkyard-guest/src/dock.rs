@@ -11,7 +11,7 @@
 //!
 //! If memory runs out all the same, the kernel ends the process that fills first; the dock fails then.
 
-use crate::{agent::identity::secrets, init::doing};
+use crate::{agent::identity::secrets, foreign, init::doing};
 use forkyard_substrate::{Plan, Prepared, matches};
 use std::{
     collections::BTreeMap,
@@ -148,7 +148,7 @@ fn clear(root: &Path, plan: &Plan, prepared: &mut Prepared) {
         if file.is_file() {
             note(
                 &file,
-                fs::write(&file, format!("{name}\n")).map_err(doing("write it")),
+                foreign::put(&file, format!("{name}\n")).map_err(doing("write it")),
             );
         }
         if root == Path::new("/")
@@ -274,7 +274,9 @@ fn trim(prepared: &mut Prepared) {
         }
     }
     for (device, folder) in devices {
-        match File::open(folder).and_then(|folder| forkyard_sys_guest::trim::trim(&folder)) {
+        // A file may be mounted on, too.
+        let opened = foreign::open(File::options().read(true), folder);
+        match opened.and_then(|folder| forkyard_sys_guest::trim::trim(&folder)) {
             Ok(_) => {}
             // By a file system or a disk that has no such thing.
             Err(error) if error.kind() == io::ErrorKind::Unsupported => {}

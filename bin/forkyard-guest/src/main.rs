@@ -9,6 +9,7 @@ mod agent;
 mod connect;
 mod dock;
 mod files;
+mod foreign;
 mod init;
 mod route;
 mod vmfork;

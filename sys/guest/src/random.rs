@@ -1,6 +1,10 @@
 //! Fresh randomness for the kernel.
 
-use std::{fs::OpenOptions, io, os::fd::AsRawFd};
+use std::{
+    fs::OpenOptions,
+    io,
+    os::{fd::AsRawFd, unix::fs::OpenOptionsExt},
+};
 
 /// Length of a seed: 32 bytes, as much as the kernel's generator takes in.
 pub const SEED: usize = 32;
@@ -33,7 +37,11 @@ mod request {
 /// Mixes a secret seed into the kernel's generator and makes every number
 /// drawn from now on depend on it.
 pub fn reseed(seed: [u8; SEED]) -> io::Result<()> {
-    let device = OpenOptions::new().write(true).open("/dev/urandom")?;
+    let device = OpenOptions::new()
+        .write(true)
+        // Root in the guest may have put a FIFO there.
+        .custom_flags(nix::libc::O_NONBLOCK)
+        .open("/dev/urandom")?;
     let pool = Pool {
         entropy_bits: 8 * 32,
         size: 32,

@@ -3,10 +3,10 @@
 //! A clone has its parent's commands, and no client that follows their output: it goes where
 //! `forkyard logs CLONE` shows it, each line with the command's name, up to [`MOST`] bytes of each command.
 
+use crate::foreign;
 use std::{
     fs::File,
     io::Write,
-    os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
 };
 
@@ -31,13 +31,7 @@ impl Console {
     /// Writes what a command said; `last` if no more of it is shown. A console that cannot be
     /// written costs the command nothing.
     pub fn tell(&self, name: &str, data: &[u8], last: bool) {
-        // Opening it must not make it our controlling terminal.
-        let flags = nix::libc::O_NOCTTY;
-        let opened = File::options()
-            .append(true)
-            .custom_flags(flags)
-            .open(&self.0);
-        if let Ok(mut console) = opened {
+        if let Ok(mut console) = foreign::open(File::options().append(true), &self.0) {
             // One that is full of errors has no room for another.
             let _ = console.write_all(lines(name, data, last).as_bytes());
         }

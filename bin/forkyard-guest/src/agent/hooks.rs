@@ -2,11 +2,12 @@
 //! names.
 
 use super::{identity, userland};
+use crate::foreign;
 use std::{
     fs,
     os::unix::{fs::PermissionsExt, process::CommandExt},
     path::{Path, PathBuf},
-    process::{Child, Command, Stdio},
+    process::{Child, Command},
     thread::sleep,
     time::{Duration, Instant},
 };
@@ -67,7 +68,7 @@ fn run_one(hook: &Path, variables: &[(String, String)], limit: Duration) -> Resu
     command
         .envs(variables.iter().cloned())
         .current_dir("/")
-        .stdin(Stdio::null())
+        .stdin(foreign::null().map_err(failed)?)
         .process_group(0);
     forkyard_sys_guest::command::as_usual(&mut command);
     let procs = userland::hook_procs().map_err(failed)?;

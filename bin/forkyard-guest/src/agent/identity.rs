@@ -9,7 +9,6 @@
 mod connections;
 mod cpus;
 pub mod etc;
-mod files;
 pub mod generators;
 mod growth;
 pub mod network;
@@ -17,15 +16,15 @@ mod routes;
 pub mod secrets;
 
 use super::userland::Userland;
-use crate::init::{Outcome, doing};
+use crate::{
+    foreign,
+    init::{Outcome, doing},
+};
 use forkyard_agent_link::{Cloned, IDENTITY_FILE, Identify, SOCKET};
 use forkyard_sys_guest::random;
 use forkyard_types::{Epoch, Identity};
 use network::Connections;
-use std::{
-    fs,
-    path::{Path, PathBuf},
-};
+use std::path::{Path, PathBuf};
 
 /// Result of applying an identity.
 #[derive(Debug, Default)]
@@ -55,7 +54,7 @@ pub fn apply(identify: &Identify, userland: &Userland) -> Applied {
     applied.take(random::reseed(identity.seed).map_err(doing("seed the kernel's random numbers")));
     applied.take(generators::show(identity.epoch));
     if cloned.is_some() {
-        applied.take(generators::refill(&userland.processes()));
+        generators::refill(&userland.processes());
     }
     applied
         .take(nix::unistd::sethostname(identity.name.as_str()).map_err(doing("set the host name")));
@@ -86,7 +85,7 @@ pub fn apply(identify: &Identify, userland: &Userland) -> Applied {
 
 /// Variables that tell a program its VM's identity.
 pub fn variables() -> Vec<(String, String)> {
-    let text = fs::read_to_string(identity_file()).unwrap_or_default();
+    let text = foreign::text(identity_file()).unwrap_or_default();
     text.lines()
         .filter_map(|line| line.split_once('='))
         .map(|(k, v)| (k.to_owned(), v.to_owned()))
@@ -119,5 +118,5 @@ fn tell_programs(identity: &Identity, cloned: Option<Cloned>) -> Outcome {
         identity.parent_ip,
         identity.epoch,
     );
-    files::put(identity_file(), text).map_err(doing("write the identity file"))
+    foreign::put(identity_file(), text).map_err(doing("write the identity file"))
 }

@@ -2,7 +2,7 @@
 //! terminal if there is to be one.
 
 use super::{cgroup::CommandGroup, group::Mark, identity, userland::Userland};
-use crate::{init::entry, who};
+use crate::{foreign, init::entry, who};
 use forkyard_agent_link as link;
 use forkyard_sys_guest::command;
 use forkyard_types::{EntryPoint, NotStarted, WindowSize};
@@ -84,7 +84,8 @@ pub fn launch(
         .envs([mark.variable()]);
     let terminal = match (wanted.detach, wanted.tty) {
         (true, _) => {
-            let streams = command.stdin(Stdio::null()).stdout(Stdio::piped());
+            let nothing = foreign::null().map_err(|error| failed("no input", error))?;
+            let streams = command.stdin(nothing).stdout(Stdio::piped());
             streams.stderr(Stdio::piped()).process_group(0);
             None
         }

@@ -1,19 +1,13 @@
 //! Use of processors, memory and a file system, from what the kernel tells.
 
 use super::{Failure, failed, refused};
+use crate::foreign;
 use forkyard_types::{ByteCount, GuestUsage};
-use nix::{libc, sys::statvfs::statvfs};
-use std::{
-    fs,
-    io::{self, Read},
-    os::unix::fs::OpenOptionsExt,
-    path::Path,
-};
+use nix::sys::statvfs::statvfs;
+use std::path::Path;
 
 const PROCESSORS: &str = "/proc/stat";
 const MEMORY: &str = "/proc/meminfo";
-/// Most bytes of either that are read.
-const MOST: u64 = 1 << 20;
 
 /// Tells it of this guest, with the file system at a path, as JSON.
 pub(super) fn usage(path: &Path) -> Result<(), Failure> {
@@ -41,18 +35,7 @@ pub(super) fn usage(path: &Path) -> Result<(), Failure> {
 
 /// Reads a file of the kernel's. Something else may have been put over it, which might never end.
 fn read(file: &str) -> Result<String, Failure> {
-    let text = || {
-        let mut options = fs::OpenOptions::new();
-        let options = options.read(true).custom_flags(libc::O_NONBLOCK);
-        let open = options.open(file)?;
-        if !open.metadata()?.is_file() {
-            return Err(io::Error::other("it is no file of the kernel's"));
-        }
-        let mut bytes = Vec::new();
-        open.take(MOST).read_to_end(&mut bytes)?;
-        Ok(String::from_utf8_lossy(&bytes).into_owned())
-    };
-    text().map_err(|error| failed("read", Path::new(file), &error))
+    foreign::text(file).map_err(|error| failed("read", Path::new(file), &error))
 }
 
 fn nonsense(file: &str) -> Failure {

@@ -11,7 +11,7 @@
 //! with it.
 
 use super::{Outcome, doing, say};
-use crate::{PROGRAM, agent::userland, who};
+use crate::{PROGRAM, agent::userland, foreign, who};
 use forkyard_sys_guest::process::Process;
 use forkyard_types::{EntryPoint, Start};
 use nix::{
@@ -26,7 +26,7 @@ use nix::{
 use std::{
     convert::Infallible,
     fs::{self, File},
-    io::{self, Read},
+    io,
     os::unix::{fs::symlink, process::CommandExt},
     path::Path,
     process::{Command, ExitCode, Stdio},
@@ -66,21 +66,17 @@ pub fn wanted() -> Option<EntryPoint> {
 
 /// Reads the image's entry point, if it has one.
 pub fn read() -> Outcome<Option<EntryPoint>> {
-    let file = match File::open(EntryPoint::PLACE) {
+    let text = match foreign::bytes(EntryPoint::PLACE, EntryPoint::MOST) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
-        opened => opened.map_err(doing(format!("open {}", EntryPoint::PLACE)))?,
+        read => read.map_err(doing(format!("read {}", EntryPoint::PLACE)))?,
     };
-    let mut text = String::new();
-    file.take(EntryPoint::MOST)
-        .read_to_string(&mut text)
-        .map_err(doing(format!("read {}", EntryPoint::PLACE)))?;
-    let entry = serde_json::from_str(&text);
+    let entry = serde_json::from_slice(&text);
     entry.map(Some).map_err(doing(EntryPoint::PLACE))
 }
 
 /// The agent has applied this VM's identity. Told again, nothing more happens.
 pub fn is_up() {
-    if let Err(error) = fs::write(UP, "") {
+    if let Err(error) = foreign::put(UP, "") {
         eprintln!("forkyard-guest: the entry point does not start: {error}");
     }
 }
@@ -105,7 +101,7 @@ pub fn see_through(entry: Option<EntryPoint>) -> ! {
         match start() {
             Ok(pid) => {
                 // The program that powers off asks it to end first.
-                let _ = fs::write(RUNS, pid.to_string());
+                let _ = foreign::put(RUNS, pid.to_string());
                 Some((pid, entry.argv))
             }
             Err(why) => {
@@ -233,9 +229,7 @@ fn command(entry: &EntryPoint, home: &str) -> Command {
 
 /// Asks the entry point to end, as its image has it, and waits for that.
 fn end_entry() {
-    let pid = fs::read_to_string(RUNS)
-        .ok()
-        .and_then(|pid| pid.parse().ok());
+    let pid = foreign::text(RUNS).ok().and_then(|pid| pid.parse().ok());
     // One that has ended meanwhile is no longer in the way.
     let Some(process) = pid.and_then(|pid| Process::open(pid).ok()) else {
         return;

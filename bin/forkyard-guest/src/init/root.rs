@@ -1,7 +1,10 @@
 //! The image's root disk becomes the root.
 
 use super::{Outcome, copy_tree, doing, mount_with, say};
-use crate::agent::identity::generators::{EPOCH, GENERATORS, PAGE};
+use crate::{
+    agent::identity::generators::{EPOCH, GENERATORS, PAGE},
+    foreign,
+};
 use forkyard_files::inside;
 use nix::{
     mount::{MsFlags, mount},
@@ -147,7 +150,8 @@ fn preload() -> Outcome {
     let ours = Path::new(OURS).join("ld.so.preload");
     let library = Path::new(OURS).join("lib/libforkyard-reseed.so");
     fs::write(&ours, format!("{}\n", library.display()))
-        .and_then(|()| fs::write(list, ""))
+        // Made, if it is not there: it is empty.
+        .and_then(|()| foreign::put(list, ""))
         .map_err(doing("write ld.so.preload"))?;
     mount(
         Some(&ours),

@@ -6,7 +6,7 @@
 //! else. So none of them is a reason to take a VM away from its user; each one that
 //! stays as it was is told of.
 
-use super::files;
+use crate::foreign;
 use forkyard_types::{Identity, VmId};
 use std::{
     fs, io,
@@ -15,6 +15,8 @@ use std::{
 };
 
 const MARK: &str = "# forkyard";
+/// Hosts of an image that names none.
+const LOCAL: &str = "127.0.0.1 localhost\n";
 
 /// Writes them below a root; one line for each that could not be set.
 pub fn write(root: &Path, identity: &Identity) -> Vec<String> {
@@ -54,14 +56,14 @@ impl Etc<'_> {
         if path.is_symlink() {
             fs::remove_file(&path)?;
         }
-        files::put(path, text)
+        foreign::put(path, text)
     }
 
     /// Often a link to the first.
     fn set_second_id(&self, id: &str) -> io::Result<()> {
         let second = self.at("var/lib/dbus/machine-id");
         match second.symlink_metadata() {
-            Ok(facts) if facts.is_file() => files::put(second, id),
+            Ok(facts) if facts.is_file() => foreign::put(second, id),
             Ok(_) | Err(_) => Ok(()),
         }
     }
@@ -79,7 +81,7 @@ impl Etc<'_> {
             .map(|resolver| format!("nameserver {resolver}\n"))
             .collect();
         let path = self.at("etc/resolv.conf");
-        if lines.is_empty() || files::text(&path).is_ok_and(|old| old == lines) {
+        if lines.is_empty() || foreign::text(&path).is_ok_and(|old| old == lines) {
             return Ok(());
         }
         // A link, as a rule, to what some service would write if it ran.
@@ -89,18 +91,25 @@ impl Etc<'_> {
     /// A VM can look its own name up.
     fn set_hosts(&self, identity: &Identity) -> io::Result<()> {
         let path = self.at("etc/hosts");
-        let old = files::text(&path).unwrap_or_else(|_| "127.0.0.1 localhost\n".to_owned());
         let is_link = path.is_symlink();
-        // Of a file that may be any only what hosts(5) has.
-        let is_host = |line: &str| {
-            let first = line.split_whitespace().next();
-            first.is_none_or(|word| word.starts_with('#') || word.parse::<IpAddr>().is_ok())
+        let old = match foreign::text(&path) {
+            Ok(old) => old,
+            Err(error) if is_link || error.kind() == io::ErrorKind::NotFound => LOCAL.to_owned(),
+            // It would be lost.
+            Err(error) => return Err(error),
         };
-        let mut text: String = old
-            .lines()
-            .filter(|line| !line.ends_with(MARK) && (!is_link || is_host(line)))
+        // Of a file that may be any only what hosts(5) has.
+        let is_address = |word: &str| word.parse::<IpAddr>().is_ok();
+        let names = |line: &str| line.split_whitespace().next().is_some_and(is_address);
+        let says = |line: &str| line.trim_start().is_empty() || line.trim_start().starts_with('#');
+        let lines = old.lines().filter(|line| !line.ends_with(MARK));
+        let mut text: String = lines
+            .filter(|line| !is_link || names(line) || says(line))
             .map(|line| format!("{line}\n"))
             .collect();
+        if is_link && !text.lines().any(names) {
+            text.insert_str(0, LOCAL);
+        }
         text.push_str(&format!(
             "{} {} {MARK}\n",
             identity.address.ip, identity.name
@@ -182,8 +191,19 @@ mod tests {
         assert_eq!(write(root, &identity()), Vec::<String>::new());
         let text = |path: &str| fs::read_to_string(root.join("etc").join(path)).expect(path);
         assert_eq!(text("passwd"), users);
-        assert_eq!(text("hosts"), "10.64.0.3 p-1 # forkyard\n");
+        let local = "127.0.0.1 localhost\n10.64.0.3 p-1 # forkyard\n";
+        assert_eq!(text("hosts"), local);
         assert_eq!(text("hostname"), "p-1\n");
+        // Links to each other: once one is replaced, the other leads to it.
+        for (name, target) in [("hosts", "hostname"), ("hostname", "hosts")] {
+            fs::remove_file(root.join("etc").join(name)).expect("removed");
+            symlink(target, root.join("etc").join(name)).expect("linked");
+        }
+        assert_eq!(write(root, &identity()), Vec::<String>::new());
+        assert_eq!(
+            (text("hosts"), text("hostname")),
+            (local.into(), "p-1\n".into())
+        );
         // A link to names of hosts keeps them.
         fs::write(root.join("etc/names"), "# ours\n::1 x\n").expect("written");
         fs::remove_file(root.join("etc/hosts")).expect("removed");
@@ -202,6 +222,19 @@ mod tests {
             nix::unistd::mkfifo(&pipe, nix::sys::stat::Mode::S_IRWXU).expect("made");
         }
         assert_eq!(write(root, &identity()).len(), 3);
+    }
+
+    #[test]
+    fn hosts_that_are_too_many_to_read_stay_as_they_are() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path();
+        fs::create_dir(root.join("etc")).expect("made");
+        let path = root.join("etc/hosts");
+        let hosts = "::1 x\n".repeat(1 << 20);
+        fs::write(&path, &hosts).expect("written");
+        let told = write(root, &identity());
+        assert!(told.len() == 1 && told[0].contains("too long"), "{told:?}");
+        assert!(fs::read(&path).expect("there") == hosts.as_bytes());
     }
 
     #[test]

@@ -13,15 +13,18 @@
 //! copied by fork(2). Table: `forkyard`, a count, then so many addresses and
 //! lengths, 64 bits each.
 
-use crate::init::{Outcome, doing};
+use crate::{
+    foreign,
+    init::{Outcome, doing},
+};
 use forkyard_types::Epoch;
 use nix::{
     sys::uio::{RemoteIoVec, process_vm_readv, process_vm_writev},
     unistd::Pid,
 };
 use std::{
-    fs::{self, File},
-    io::{self, IoSlice, IoSliceMut, Read},
+    fs,
+    io::{self, IoSlice, IoSliceMut},
     os::unix::fs::FileExt,
     path::Path,
 };
@@ -42,27 +45,23 @@ const LONGEST: usize = 64 << 10;
 pub fn show(epoch: Epoch) -> Outcome {
     let path = Path::new(FOLDER).join(EPOCH);
     // In place: programs have it mapped.
-    File::options()
-        .write(true)
-        .open(path)
+    foreign::to_write(path)
         .and_then(|file| file.write_all_at(epoch.0.as_bytes(), 0))
         .map_err(doing("show the epoch"))
 }
 
 /// Overwrites the state of every generator that these processes have
 /// registered. They must stand still.
-pub fn refill(processes: &[i32]) -> Outcome {
-    let mut random = File::open("/dev/urandom").map_err(doing("open /dev/urandom"))?;
+pub fn refill(processes: &[i32]) {
     for pid in processes.iter().copied() {
         // One that is ending has no memory left to read.
         let maps = fs::read_to_string(format!("/proc/{pid}/maps")).unwrap_or_default();
         for table in tables(&maps) {
-            if let Err(error) = refill_one(Pid::from_raw(pid), table, &mut random) {
+            if let Err(error) = refill_one(Pid::from_raw(pid), table) {
                 eprintln!("forkyard-guest: generators of process {pid}: {error}");
             }
         }
     }
-    Ok(())
 }
 
 /// Finds the addresses at which a process has private copies of the page.
@@ -79,7 +78,7 @@ fn tables(maps: &str) -> impl Iterator<Item = usize> {
     })
 }
 
-fn refill_one(process: Pid, table: usize, random: &mut File) -> io::Result<()> {
+fn refill_one(process: Pid, table: usize) -> io::Result<()> {
     let mut page = [0; PAGE];
     let there = RemoteIoVec {
         base: table,
@@ -88,7 +87,8 @@ fn refill_one(process: Pid, table: usize, random: &mut File) -> io::Result<()> {
     process_vm_readv(process, &mut [IoSliceMut::new(&mut page)], &[there])?;
     for (base, len) in entries(&page) {
         let mut bytes = vec![0; len];
-        random.read_exact(&mut bytes)?;
+        // By the system call: root in the guest can put anything at /dev/urandom.
+        getrandom::fill(&mut bytes).map_err(io::Error::other)?;
         process_vm_writev(
             process,
             &[IoSlice::new(&bytes)],
@@ -156,8 +156,7 @@ mod tests {
         let memory = std::hint::black_box([7u8; 96]);
         let state = memory.as_ptr() as u64;
         let table = page(&[1, state + 32, 32]);
-        let mut random = File::open("/dev/urandom").expect("open");
-        refill_one(Pid::this(), table.as_ptr() as usize, &mut random).expect("refilled");
+        refill_one(Pid::this(), table.as_ptr() as usize).expect("refilled");
         // Read the same way it was written: the compiler knows of neither.
         let mut now = [0; 96];
         let there = RemoteIoVec {

@@ -6,9 +6,12 @@
 //! file system. That holds where a file system writes in place, as ext4 and
 //! tmpfs do. What programs have read into their memory stays there.
 
-use crate::init::{Outcome, doing};
+use crate::{
+    foreign,
+    init::{Outcome, doing},
+};
 use std::{
-    fs::{self, File},
+    fs,
     io::{self, Write},
     path::Path,
 };
@@ -44,7 +47,7 @@ pub fn scrub(path: &Path) -> Outcome {
 /// Overwrites and empties a file, which stays.
 pub fn empty(path: &Path) -> io::Result<()> {
     overwrite(path, path.metadata()?.len())?;
-    File::options().write(true).open(path)?.set_len(0)
+    foreign::to_write(path)?.set_len(0)
 }
 
 fn is_absent(error: &io::Error) -> bool {
@@ -73,7 +76,7 @@ fn remove(path: &Path) -> io::Result<()> {
 }
 
 fn overwrite(path: &Path, length: u64) -> io::Result<()> {
-    let mut file = File::options().write(true).open(path)?;
+    let mut file = foreign::to_write(path)?;
     let mut left = length;
     while left > 0 {
         let part = usize::try_from(left).unwrap_or(usize::MAX).min(ZEROS.len());
@@ -86,7 +89,7 @@ fn overwrite(path: &Path, length: u64) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::{io::Read, os::unix::fs::symlink};
+    use std::{fs::File, io::Read, os::unix::fs::symlink};
 
     #[test]
     fn a_file_is_gone_and_whoever_has_it_open_reads_zeros() {
