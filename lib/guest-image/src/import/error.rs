@@ -224,6 +224,14 @@ pub enum ArchiveError {
         /// Fault that it found.
         said: String,
     },
+    /// Something is mounted there in a guest, and it is no folder of its own.
+    #[error("{place} of the image {why}: a guest has a file system mounted there")]
+    Mount {
+        /// The folder.
+        place: &'static str,
+        /// Fault of it.
+        why: String,
+    },
     /// A size for the disk that makes no sense.
     #[error("a disk of {0} cannot be made: wanted 16 MiB to 1 TiB")]
     DiskSize(ByteCount),

@@ -45,6 +45,9 @@ const FOLDERS: [(&str, u32); 6] = [
     ("/tmp", 0o1777),
 ];
 
+/// Folders on which the guest's init mounts file systems of the kernel's, one after the other.
+const MOUNTED: [&str; 3] = ["/proc", "/sys", "/dev"];
+
 /// Archive to be unpacked, and where.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Order {
@@ -206,6 +209,7 @@ fn furnish(root: &Path, entry: &EntryPoint) -> Result<(), ImportError> {
     for (path, mode) in FOLDERS {
         inside::directory_with(root, Path::new(path), mode).map_err(io_error("make", path))?;
     }
+    check_mounted(root)?;
     if *entry == EntryPoint::default() {
         return Ok(());
     }
@@ -223,6 +227,32 @@ fn furnish(root: &Path, entry: &EntryPoint) -> Result<(), ImportError> {
         file.set_permissions(Permissions::from_mode(0o644))
     };
     write().map_err(io_error("write", EntryPoint::PLACE))?;
+    Ok(())
+}
+
+/// Refuses links by which a guest's file systems would hide what is in the image, or each other.
+fn check_mounted(root: &Path) -> Result<(), ImportError> {
+    let mut mounted: Vec<(&str, PathBuf)> = Vec::new();
+    for place in MOUNTED {
+        let found = inside::directory(root, Path::new(place)).map_err(io_error("make", place))?;
+        let led = found.strip_prefix(root).unwrap_or(&found);
+        let led = Path::new("/").join(led);
+        let refuse = |why| Err(ArchiveError::Mount { place, why }.into());
+        if led != Path::new(place) && !list(&found)?.is_empty() {
+            let led = led.display();
+            return refuse(format!("is a link to {led}, which is not empty"));
+        }
+        let other = mounted.iter().find(|(_, other)| {
+            // The link to the folder may be either of the two.
+            found.starts_with(other) || other.starts_with(&found)
+        });
+        if let Some((other, _)) = other {
+            return refuse(format!(
+                "is a link into the folder of {other}, or the reverse"
+            ));
+        }
+        mounted.push((place, found));
+    }
     Ok(())
 }
 
@@ -247,4 +277,38 @@ fn measure(root: &Path) -> Result<Taken, BuildError> {
         }
     }
     Ok(taken)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::symlink;
+
+    fn refusal(links: &[(&str, &str)]) -> Option<&'static str> {
+        let folder = tempfile::tempdir().expect("a folder");
+        let root = folder.path();
+        for folder in ["bin", "etc", "var"] {
+            fs::create_dir(root.join(folder)).expect("made");
+        }
+        fs::write(root.join("bin/sh"), "").expect("written");
+        for (place, target) in links {
+            symlink(target, root.join(place)).expect("linked");
+        }
+        match furnish(root, &EntryPoint::default()) {
+            Ok(()) => None,
+            Err(ImportError::Archive(ArchiveError::Mount { place, .. })) => Some(place),
+            Err(other) => panic!("{links:?}: {other}"),
+        }
+    }
+
+    #[test]
+    fn links_are_refused_by_which_what_is_mounted_would_hide_something() {
+        assert_eq!(refusal(&[]), None);
+        assert_eq!(refusal(&[("dev", "/var/dev"), ("run", "bin")]), None);
+        assert_eq!(refusal(&[("dev", "/bin")]), Some("/dev"));
+        assert_eq!(refusal(&[("sys", "bin")]), Some("/sys"));
+        assert_eq!(refusal(&[("proc", "/")]), Some("/proc"));
+        assert_eq!(refusal(&[("sys", "proc")]), Some("/sys"));
+        assert_eq!(refusal(&[("dev", "sys/dev")]), Some("/dev"));
+    }
 }
