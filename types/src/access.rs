@@ -12,8 +12,9 @@ pub struct TokenRequest {
     /// Name that its owner gives it: 1 to 64 characters, unique.
     #[cfg_attr(feature = "schema", schema(min_length = 1, max_length = 64))]
     pub name: String,
-    /// Seconds it holds; for ever if absent.
+    /// Seconds it holds, at most a hundred years; for ever if absent.
     #[serde(default)]
+    #[cfg_attr(feature = "schema", schema(minimum = 1, maximum = 3_153_600_000_u64))]
     pub expires_s: Option<u64>,
 }
 

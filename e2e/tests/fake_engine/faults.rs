@@ -1,6 +1,6 @@
 //! Machines that refuse, die or fall silent in the middle of something.
 
-use crate::MACHINE;
+use crate::{MACHINE, former::sql};
 use forkyard_e2e::{Fault, Host, eventually, is_sound};
 use forkyard_types::{CloneResult, ForkResponse, VmState};
 use nix::sys::signal::Signal;
@@ -92,6 +92,33 @@ fn a_parent_that_dies_in_the_middle_of_its_fork_is_stopped_and_says_so() {
         host.fork("p", 1);
         host.end();
     }
+}
+
+/// As on a disk that is full: it was said to be removed, and was there again under the next daemon.
+#[test]
+fn a_vm_that_cannot_be_taken_out_of_the_records_is_not_said_to_be_removed() {
+    let host = with_p();
+    host.fork("p", 1);
+    let state = host.folder().join("state");
+    let refuse = |what: &str| {
+        format!(
+            "CREATE TRIGGER no_{what} BEFORE {what} ON vm BEGIN SELECT RAISE(ABORT, 'no'); END;"
+        )
+    };
+    sql(&state, &(refuse("DELETE") + &refuse("UPDATE")));
+    let said = host.fails(["rm", "p-1"]);
+    assert!(
+        said.contains("cannot be taken out of the records yet"),
+        "{said}"
+    );
+    sql(&state, "DROP TRIGGER no_DELETE; DROP TRIGGER no_UPDATE;");
+    let count = format!(
+        "import sqlite3; print(sqlite3.connect('{}/forkyard.db').execute(\"SELECT count(*) FROM vm WHERE name = 'p-1'\").fetchone()[0])",
+        state.display()
+    );
+    eventually("its record to go", || host.python(&count).trim() == "0");
+    is_sound(&host);
+    host.end();
 }
 
 #[test]

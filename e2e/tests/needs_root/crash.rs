@@ -215,6 +215,14 @@ fn a_pager_that_is_wholly_dead_is_told_of_and_its_remains_are_removed(host: &Hos
     let told = host.fails(["fork", "p"]);
     assert!(told.contains("pager"), "{told}");
     assert_eq!(host.vms().len(), 3, "what there is can still be listed");
+    for words in [&["doctor"][..], &["doctor", "--repair"]] {
+        let told = host.start(words, "").wait();
+        let said = told.text() + &told.stderr;
+        assert!(
+            said.contains("the pager and what starts it again are gone"),
+            "{said}"
+        );
+    }
     host.start(["rm", "--all"], "").wait();
     assert_eq!(host.vms().len(), 0);
     // Of the same daemon: another pager is started.
@@ -326,7 +334,10 @@ fn a_full_disk_fails_the_fork_and_harms_nobody() {
     })
     .expect("a little room");
     full(&["checkpoint", "p"]);
-    assert!(host.json::<Diagnosis>(["doctor"]).leftovers.is_empty());
+    let told = host.start(["doctor", "-o", "json"], "").wait().exited(1);
+    let told: Diagnosis = serde_json::from_slice(&told.stdout).expect("JSON");
+    assert!(told.problems[0].contains("the disk of"), "{told:?}");
+    assert!(told.leftovers.is_empty());
     // One that writes stands still, and goes on with the writing.
     let words = ["exec", "p", "--", "sh", "-c", WRITE];
     let writes = host.start(words, "");

@@ -70,6 +70,12 @@ pub enum TokenError {
         /// Requested name.
         name: String,
     },
+    /// Not a time for a token to hold.
+    #[error("a token holds for a second to a hundred years, or for ever: not for {seconds} s")]
+    Lifetime {
+        /// Requested time.
+        seconds: u64,
+    },
     /// No token of that name or id.
     #[error("there is no token {word:?}")]
     NoSuchToken {
@@ -83,6 +89,9 @@ pub enum TokenError {
     #[error(transparent)]
     Store(#[from] StoreError),
 }
+
+/// Seconds that a token can hold: to a hundred years.
+const LIFETIME: std::ops::RangeInclusive<u64> = 1..=100 * 365 * 24 * 3600;
 
 /// The tokens of a host.
 #[derive(Debug)]
@@ -110,6 +119,9 @@ impl Access {
         let length = request.name.chars().count();
         if !(1..=NAME).contains(&length) || request.name.contains(forkyard_types::acts) {
             return Err(TokenError::Name { name: request.name });
+        }
+        if let Some(seconds) = request.expires_s.filter(|it| !LIFETIME.contains(it)) {
+            return Err(TokenError::Lifetime { seconds });
         }
         let mut secret = [0; SECRET];
         getrandom::fill(&mut secret)?;

@@ -105,6 +105,21 @@ fn a_name_that_cannot_be_shown_is_refused() {
 }
 
 #[test]
+fn a_time_that_no_token_can_hold_is_refused() {
+    let (_folder, access) = access();
+    for seconds in [0, LIFETIME.end() + 1, u64::MAX] {
+        let told = access.grant(request("ci", Some(seconds)), 7);
+        assert!(
+            matches!(told, Err(TokenError::Lifetime { .. })),
+            "{seconds}"
+        );
+    }
+    access
+        .grant(request("ci", Some(*LIFETIME.end())), 7)
+        .expect("given");
+}
+
+#[test]
 fn the_name_of_a_tokens_scheme_is_in_any_case() {
     for value in ["Bearer fy_x", "bearer fy_x", "BEARER fy_x"] {
         assert_eq!(bearer(value), Some("fy_x"));

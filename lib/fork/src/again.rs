@@ -203,10 +203,9 @@ fn ended(cause: Cause, founder: bool, said: &str) -> Ended {
         (Cause::PoweredOff, _) => Ended::PoweredOff,
         (Cause::Told, _) => Ended::Well,
         (Cause::Reset, _) if panicked => {
-            let said = crate::boot::last_words(said.as_bytes());
-            Ended::Failed(format!(
-                "its guest's kernel gave up; the last it said: {said}"
-            ))
+            let why = said.lines().rfind(|line| line.contains(PANICS));
+            let said = why.unwrap_or_default().trim();
+            Ended::Failed(format!("its guest's kernel gave up: {said}"))
         }
         (Cause::Unknown, _) if !announced => {
             Ended::Failed("its QEMU was killed, or failed".to_owned())
@@ -244,7 +243,7 @@ mod tests {
 
     #[test]
     fn a_reset_is_a_restart_unless_the_kernel_gave_up_in_that_life() {
-        let gave_up = |ended| matches!(ended, Ended::Failed(why) if why.contains("gave up"));
+        let gave_up = |ended| matches!(ended, Ended::Failed(why) if why.ends_with("kill init!"));
         assert_eq!(ended(Cause::Reset, true, RESTART), Ended::Restarts);
         assert_eq!(ended(Cause::Reset, true, ""), Ended::Restarts);
         let both = PANIC.to_owned() + RESTART;

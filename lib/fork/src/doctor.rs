@@ -8,8 +8,9 @@ use forkyard_network::Link;
 use forkyard_pager::PagerClient;
 use forkyard_records::VmRecord;
 use forkyard_snapshot::{Generation, kept_image};
-use forkyard_types::{Diagnosis, ImageId, Leftover, VmId};
+use forkyard_types::{ByteCount, Diagnosis, ImageId, Leftover, VmId};
 use forkyard_vmm::Accel;
+use nix::sys::statvfs::statvfs;
 use std::{
     collections::BTreeSet,
     fs, io,
@@ -27,6 +28,8 @@ const PROGRAMS: [(&str, &str); 5] = [
 ];
 /// Time in which a pager answers that is not held up.
 const AT_ONCE: Duration = Duration::from_secs(5);
+/// Room that a disk has which is not full.
+const LEAST_ROOM: ByteCount = ByteCount(4 << 20);
 const DEVICES: [&str; 2] = ["/dev/fuse", "/dev/net/tun"];
 
 /// Something left behind.
@@ -50,12 +53,8 @@ struct Next {
 impl Host {
     /// Looks, and changes nothing.
     pub async fn examine(&self) -> Result<Diagnosis, HostError> {
-        if let Some(silent) = self.silent_pager().await? {
-            return Ok(Diagnosis {
-                problems: vec![silent],
-                leftovers: Vec::new(),
-                notes: Vec::new(),
-            });
+        if let Some(silent) = self.without_pager().await? {
+            return Ok(silent);
         }
         let leftovers = self.leftovers().await?;
         Ok(Diagnosis {
@@ -67,6 +66,9 @@ impl Host {
 
     /// Looks, removes what was left behind, and has the host take packets for all addresses of VMs again.
     pub async fn repair(&self) -> Result<Diagnosis, HostError> {
+        if let Some(silent) = self.without_pager().await? {
+            return Ok(silent);
+        }
         if let Err(error) = self.parts.network.hold_again().await {
             // The problems tell of those that are lost still.
             tracing::warn!(
@@ -90,13 +92,28 @@ impl Host {
                 "{error}: VMs wait for the memory that it serves. `ps` shows a process that is \
                  stopped as T, and `kill -CONT` lets it go on; its log is pager.log in the run folder"
             ))),
-            Err(error) => Err(error.into()),
+            Err(error) => Ok(Some(format!(
+                "{error}: the pager and what starts it again are gone. VMs whose memory or disk it served have ended, \
+                 or end as they meet what is missing; `forkyard rm` removes them. A new one is started once no VM \
+                 runs, or by the next daemon; its log is pager.log in the run folder"
+            ))),
             Ok(()) => Ok(None),
         }
     }
 
+    /// Says so if nothing is found but that, for lack of a pager.
+    async fn without_pager(&self) -> Result<Option<Diagnosis>, HostError> {
+        let silent = self.silent_pager().await?;
+        Ok(silent.map(|silent| Diagnosis {
+            problems: vec![silent],
+            leftovers: Vec::new(),
+            notes: Vec::new(),
+        }))
+    }
+
     async fn problems(&self) -> Result<Vec<String>, HostError> {
         let mut problems = problems();
+        problems.extend(self.full_disks());
         problems.extend(self.volume_problems().await?);
         problems.extend(self.backup_problems()?);
         let lost = self.parts.network.lost_addresses()?;
@@ -107,6 +124,28 @@ impl Host {
             )
         }));
         Ok(problems)
+    }
+
+    /// Says which of its folders lie on a disk that is full.
+    fn full_disks(&self) -> Vec<String> {
+        let folders = &self.parts.folders;
+        let all = [
+            folders.all_disks(),
+            folders.all_sockets(),
+            folders.cache.clone(),
+        ];
+        let full = all.into_iter().filter_map(|folder| {
+            let about = statvfs(&folder).ok()?;
+            let room = ByteCount(about.blocks_available() * about.fragment_size());
+            (room < LEAST_ROOM).then(|| {
+                format!(
+                    "the disk of {} has {room} left: guests that write stand still until there is more, and changes \
+                     cannot be recorded; `forkyard rm` and `forkyard image rm` make room",
+                    folder.display()
+                )
+            })
+        });
+        full.collect()
     }
 
     /// Removes what was left behind.

@@ -7,7 +7,7 @@ use crate::{
 };
 use forkyard_agent_link::{CallId, Command, Request};
 use forkyard_snapshot::Generation;
-use forkyard_types::{FamilyId, TicketId, VmId, VmView};
+use forkyard_types::{FamilyId, TicketId, VmId, VmState, VmView};
 use forkyard_vm::{Life, RunningVm, Vm, VmError};
 use forkyard_vmm::Cause;
 use futures::{FutureExt as _, future::BoxFuture};
@@ -110,7 +110,11 @@ impl Host {
             return self.remove_elsewhere(vm.id.as_str()).await;
         }
         self.end(&vm, None).await;
-        Ok(view)
+        match self.parts.store.state_of(vm.id)? {
+            // A daemon that takes over goes on with it.
+            None | Some(VmState::Ending) => Ok(view),
+            Some(_) => Err(HostError::StillRecorded { vm: view.name }),
+        }
     }
 
     /// Handles the end of a VM's QEMU: notes that it stopped, and why, or starts it

@@ -54,6 +54,14 @@ pub enum HostError {
         /// The VM.
         vm: VmName,
     },
+    /// A VM has gone, and cannot be taken out of the records.
+    #[error(
+        "{vm} has ended and its files are removed, but it cannot be taken out of the records yet: their disk is full or fails"
+    )]
+    StillRecorded {
+        /// The VM.
+        vm: VmName,
+    },
     /// Only a VM that has stopped can be started.
     #[error("{vm} is {state:?}, not stopped")]
     NotStopped {
@@ -381,6 +389,7 @@ impl HostError {
             | Self::Image(_)
             | Self::Disk(_)
             | Self::Network(_)
+            | Self::StillRecorded { .. }
             | Self::Io { .. } => ErrorKind::Host,
         }
     }

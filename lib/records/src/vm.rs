@@ -8,7 +8,7 @@ use forkyard_types::{
     ByteCount, DataDisk, Epoch, FamilyId, ForkId, GuestCpu, ImageId, Member, Publish, RequestId,
     VmId, VmName, VmState, VolumeUse,
 };
-use rusqlite::{Connection, Row, params};
+use rusqlite::{Connection, OptionalExtension as _, Row, params};
 use std::{collections::BTreeSet, path::PathBuf};
 
 /// Origin of a VM.
@@ -115,8 +115,12 @@ fn state_of(text: &str) -> Option<VmState> {
     .find(|state| state_text(*state) == text)
 }
 
-fn read(row: &Row<'_>) -> rusqlite::Result<VmRecord> {
+fn state(row: &Row<'_>) -> rusqlite::Result<VmState> {
     let state: String = row.get("state")?;
+    state_of(&state).ok_or(rusqlite::Error::InvalidQuery)
+}
+
+fn read(row: &Row<'_>) -> rusqlite::Result<VmRecord> {
     let epoch: String = row.get("epoch")?;
     let damaged = || rusqlite::Error::InvalidQuery;
     let birth = match optional(row, "parent")? {
@@ -141,7 +145,7 @@ fn read(row: &Row<'_>) -> rusqlite::Result<VmRecord> {
         booted: ByteCount(row.get("booted")?),
         uid: row.get("uid")?,
         accel: row.get("accel")?,
-        state: state_of(&state).ok_or_else(damaged)?,
+        state: state(row)?,
         created: row.get("created")?,
         warm: row.get("warm")?,
         memory_image: optional(row, "memory_image")?,
@@ -233,6 +237,19 @@ impl Store {
             .execute("DELETE FROM vm WHERE id = ?1", [id.as_str()])
             .map_err(self.failed())?;
         Ok(())
+    }
+
+    /// State of a VM as it is recorded; none if the VM is not.
+    pub fn state_of(&self, id: VmId) -> Result<Option<VmState>, StoreError> {
+        let connection = self.lock();
+        let mut statement = connection
+            .prepare_cached("SELECT state FROM vm WHERE id = ?1")
+            .map_err(self.failed())?;
+        let state = statement
+            .query_row([id.as_str()], state)
+            .optional()
+            .map_err(self.failed())?;
+        Ok(state)
     }
 
     /// Families of the VMs whose memory or disk is a view of an image.

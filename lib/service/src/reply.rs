@@ -190,7 +190,9 @@ impl From<TokenError> for Refusal {
             TokenError::Store(error) => HostError::from(error).into(),
             TokenError::NoSuchToken { .. } => Self::new(ErrorKind::NotFound, &error.to_string())
                 .hinting("`forkyard token ls` lists the tokens"),
-            TokenError::Name { .. } => Self::new(ErrorKind::Invalid, &error.to_string()),
+            TokenError::Name { .. } | TokenError::Lifetime { .. } => {
+                Self::new(ErrorKind::Invalid, &error.to_string())
+            }
             TokenError::Random(_) => {
                 tracing::warn!(error = &error as &dyn Error, "no token");
                 Self::new(ErrorKind::Host, &error.to_string())

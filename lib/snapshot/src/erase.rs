@@ -3,6 +3,7 @@
 //! | fails | then |
 //! |---|---|
 //! | its process does not end | the record stays, as one that is ending: it is tried again, by the next daemon, too |
+//! | the record cannot be removed | it is tried again; by the next daemon, too, if that the VM is ending could be recorded |
 //! | anything else | it is logged and left for the doctor; the rest goes all the same |
 
 use crate::{SnapshotError, Snapshots};
@@ -69,7 +70,10 @@ impl Snapshots {
         }
         match self.parts.store.remove_vm(record.id) {
             Ok(()) => self.parts.registry().give_back_uid(record.uid),
-            Err(error) => note(record, "record", Err(error)),
+            Err(error) => {
+                note(record, "record", Err(error));
+                self.erase_later(record.clone());
+            }
         }
         for image in record.memory_image.into_iter().chain(record.disk_image) {
             self.retire(image).await;
@@ -87,7 +91,7 @@ impl Snapshots {
         }
     }
 
-    /// Tries again to end a QEMU that did not end. The next daemon does, too.
+    /// Tries again what did not succeed.
     fn erase_later(&self, record: VmRecord) {
         let snapshots = self.handle();
         tokio::spawn(async move {

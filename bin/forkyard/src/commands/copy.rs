@@ -33,7 +33,7 @@ use stream::{Incoming, Leaving, Outgoing};
 use tokio::{
     sync::mpsc,
     task::{JoinHandle, spawn_blocking},
-    time::timeout,
+    time::{sleep, timeout},
 };
 
 /// Bytes of a tar stream in one piece.
@@ -42,6 +42,9 @@ const PIECE: usize = 256 << 10;
 const UNDER_WAY: usize = 4;
 /// Time in which what is not whole is removed after a signal: what is written into may take no more.
 const REMOVED: Duration = Duration::from_secs(5);
+/// Looks at a VM whose stream has broken off, and the time between them.
+const LOOKS: u32 = 20;
+const LOOK: Duration = Duration::from_millis(100);
 /// Words on what a signal leaves of a copy.
 const INTERRUPTED: &str = "what was not whole has been removed";
 /// Likewise, where removing that takes too long.
@@ -260,13 +263,23 @@ async fn fetch(
 
 /// Says why a stream of a VM's files may have ended early, as far as its state tells.
 async fn broke_off(client: &Client, vm: &str) -> String {
-    let seen = client.call::<VmView>(Method::GET, &of_vm(vm, "")).await;
-    match seen {
-        Ok(seen) if seen.state == VmState::Stopped => format!("the copy broke off: {vm} stopped"),
-        Err(ClientError::Refused(why)) if why.kind == ErrorKind::NotFound => {
-            format!("the copy broke off: {vm} was removed")
+    let mut looks = 0;
+    loop {
+        let seen = client.call::<VmView>(Method::GET, &of_vm(vm, "")).await;
+        match seen {
+            // Its end is noted some time after the stream has broken.
+            Ok(seen) if seen.state == VmState::Running && looks < LOOKS => {
+                looks += 1;
+                sleep(LOOK).await;
+            }
+            Ok(seen) if [VmState::Stopped, VmState::Ending].contains(&seen.state) => {
+                return format!("the copy broke off: {vm} stopped");
+            }
+            Err(ClientError::Refused(why)) if why.kind == ErrorKind::NotFound => {
+                return format!("the copy broke off: {vm} was removed");
+            }
+            Ok(_) | Err(_) => return "the copy broke off".to_owned(),
         }
-        Ok(_) | Err(_) => "the copy broke off".to_owned(),
     }
 }
 

@@ -29,7 +29,7 @@ use rmcp::{
         CallToolRequestMethod, CallToolRequestParams, CallToolResponse, CallToolResult,
         ConstString as _, ContentBlock, CustomRequest, CustomResult, ErrorCode,
     },
-    service::RequestContext,
+    service::{RequestContext, ServerInitializeError},
     tool, tool_handler, tool_router,
     transport::stdio,
 };
@@ -88,7 +88,12 @@ impl Reach {
 pub async fn serve(reach: Reach) -> anyhow::Result<ExitCode> {
     let (from, to) = stdio();
     let lines = Lines::new(from, to, is_unread);
-    let service = Tools { reach }.serve(lines).await?;
+    let service = match (Tools { reach }).serve(lines).await {
+        Ok(service) => service,
+        // A client that went away before it had begun.
+        Err(ServerInitializeError::ConnectionClosed(_)) => return Ok(ExitCode::SUCCESS),
+        Err(error) => return Err(error.into()),
+    };
     service.waiting().await?;
     Ok(ExitCode::SUCCESS)
 }

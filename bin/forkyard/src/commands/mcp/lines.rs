@@ -115,7 +115,8 @@ fn is_an_id(id: &Value) -> bool {
     id.is_string() || id.is_i64()
 }
 
-fn refusal(code: ErrorCode, why: &str, id: Option<Value>) -> Value {
+/// Answer to a request that cannot be taken.
+pub fn refusal(code: ErrorCode, why: &str, id: Option<Value>) -> Value {
     json!({ "jsonrpc": "2.0", "id": id, "error": { "code": code.0, "message": why } })
 }
 

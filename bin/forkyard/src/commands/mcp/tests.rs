@@ -25,6 +25,26 @@ struct Session {
 
 impl Session {
     async fn new(socket: &Path) -> Self {
+        let mut session = Self::connected(socket);
+        // Nothing is taken before it has begun.
+        session
+            .say(&json!({ "jsonrpc": "2.0", "method": "notifications/initialized" }))
+            .await;
+        session.ask(0, "tools/list", json!({})).await;
+        let early = session.until(|message| message["id"] == 0).await;
+        let why = early["error"]["message"].as_str().unwrap_or_default();
+        assert!(why.contains("`initialize` comes first"), "{early}");
+        let me = json!({ "name": "test", "version": "1" });
+        let hello =
+            json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": me });
+        session.ask(0, "initialize", hello).await;
+        session.until(|message| message["id"] == 0).await;
+        let ready = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
+        session.say(&ready).await;
+        session
+    }
+
+    fn connected(socket: &Path) -> Self {
         let client = Client::at(Place::Socket(socket.to_owned()), None, &Trust::System);
         let reach = Reach::There(client.expect("no TLS in it"));
         let (ours, theirs) = duplex(1 << 16);
@@ -38,15 +58,7 @@ impl Session {
         });
         let (from, to) = split(ours);
         let from = BufReader::new(from);
-        let mut session = Self { to, from };
-        let me = json!({ "name": "test", "version": "1" });
-        let hello =
-            json!({ "protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": me });
-        session.ask(0, "initialize", hello).await;
-        session.until(|message| message["id"] == 0).await;
-        let ready = json!({ "jsonrpc": "2.0", "method": "notifications/initialized" });
-        session.say(&ready).await;
-        session
+        Self { to, from }
     }
 
     async fn say(&mut self, message: &Value) {

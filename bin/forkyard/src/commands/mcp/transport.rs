@@ -14,10 +14,10 @@
 //! Reading may be cancelled at any point: a line that has come in part, and an error that has not
 //! been sent, are kept.
 
-use super::lines::{LONGEST, Line, UnderWay, too_long};
+use super::lines::{LONGEST, Line, UnderWay, refusal, too_long};
 use rmcp::{
     RoleServer,
-    model::{ClientNotification, JsonRpcMessage},
+    model::{ClientNotification, ClientRequest, ErrorCode, JsonRpcMessage},
     service::{RxJsonRpcMessage, TxJsonRpcMessage},
     transport::Transport,
 };
@@ -35,6 +35,8 @@ use tokio::{
 
 /// Time between two looks at whether there is a reader.
 const LOOK: Duration = Duration::from_secs(1);
+/// Refusal of what comes before a session has begun.
+const EARLY: &str = "the session has not begun: `initialize` comes first";
 /// Lines that wait to be written.
 const WAITING: usize = 16;
 
@@ -53,6 +55,8 @@ pub struct Lines<R> {
     under_way: Arc<Mutex<UnderWay>>,
     /// Told whenever a request is over.
     over: Arc<Notify>,
+    /// True from `initialize` on: until then nothing else is taken.
+    has_begun: bool,
     to: mpsc::Sender<Outgoing>,
     /// Tells whether what is written has no reader any more.
     is_unread: fn() -> bool,
@@ -75,6 +79,7 @@ impl<R: AsyncRead + Unpin + Send> Lines<R> {
             wrong: None,
             under_way: Arc::default(),
             over: Arc::default(),
+            has_begun: false,
             to: sender,
             is_unread,
         }
@@ -166,6 +171,20 @@ impl<R: AsyncRead + Unpin + Send + 'static> Transport<RoleServer> for Lines<R> {
             let read = lock(&self.under_way).read(&self.line);
             self.line.clear();
             match read {
+                Line::Message(message) if !self.has_begun => match &*message {
+                    JsonRpcMessage::Request(request) => {
+                        if let ClientRequest::InitializeRequest(_) = &request.request {
+                            self.has_begun = true;
+                            return Some(*message);
+                        }
+                        lock(&self.under_way).over(&request.id);
+                        let id = serde_json::to_value(&request.id).ok();
+                        self.wrong = Some(refusal(ErrorCode::INVALID_REQUEST, EARLY, id));
+                    }
+                    JsonRpcMessage::Notification(_)
+                    | JsonRpcMessage::Response(_)
+                    | JsonRpcMessage::Error(_) => {}
+                },
                 Line::Message(message) => {
                     if let JsonRpcMessage::Notification(told) = &*message
                         && let ClientNotification::CancelledNotification(it) = &told.notification
