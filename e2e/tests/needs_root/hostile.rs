@@ -241,6 +241,7 @@ fn a_guest_that_never_stops_talking_fills_no_disk_and_waits_for_no_daemon() {
         "{halves:?}"
     );
 
+    files_of_any_kind_stop_no_agent(&host);
     host.kill_9("forkyardd");
     talk(1, "and the next daemon hears");
     eventually("words to the next daemon", || {
@@ -256,4 +257,30 @@ fn a_guest_that_never_stops_talking_fills_no_disk_and_waits_for_no_daemon() {
     });
     host.wait_stopped("p");
     host.end();
+}
+
+/// Puts a FIFO, and what never ends, in place of files that the agent of p reads: that costs the commands that
+/// need one, and no others.
+fn files_of_any_kind_stop_no_agent(host: &Host) {
+    let paths = "/etc/passwd /etc/group /etc/forkyard/entrypoint.json";
+    let with_each = |script: &str| {
+        let script = format!("mkdir -p /etc/forkyard; for it in {paths}; do {script}; done");
+        host.sh("p", &script)
+    };
+    for lay in ["mkfifo", "ln -s /dev/zero"] {
+        with_each(&format!("[ ! -e $it ] || mv $it $it.own; {lay} $it"));
+        host.ok(["exec", "-u", "root", "p", "--", "true"]);
+        host.ok(["exec", "-u", "65534", "p", "--", "true"]);
+        let unknown = host.start(["exec", "-u", "web", "p", "--", "true"], "");
+        let unknown = unknown.wait().exited(126).stderr;
+        let why = "/etc/passwd, which cannot be read: it is no regular file";
+        assert!(unknown.contains(why), "{unknown}");
+        with_each("rm $it; [ ! -e $it.own ] || mv $it.own $it");
+    }
+    host.sh("p", "mv /dev/null /dev/null.own; mkfifo /dev/null");
+    let no_input = host.start(["exec", "-d", "p", "--", "true"], "");
+    let no_input = no_input.wait().exited(126).stderr;
+    assert!(no_input.contains("/dev/null: it is a FIFO"), "{no_input}");
+    host.sh("p", "mv /dev/null.own /dev/null");
+    host.ok(["exec", "-d", "p", "--", "true"]);
 }
