@@ -223,7 +223,7 @@ impl Host {
         self.lead_nowhere(vm).await;
     }
 
-    /// The same, but a VM that sleeps is still called by its published ports.
+    /// Ends what runs of a VM; one that sleeps is still called by its published ports.
     pub(crate) async fn stop_running(&self, vm: &Vm) {
         self.end_machine(vm).await;
         if !vm.wakes_by_boot() {

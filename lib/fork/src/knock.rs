@@ -6,7 +6,7 @@
 //! that may sleep is still awake, so that what comes as it falls asleep is seen, too.
 //!
 //! A VM that was stopped has no tap, and its bridge may carry nothing: the rules are asked for it again and
-//! again. The packet is sent once more by whoever sent it, or waits until the host has found the VM.
+//! again. The packet is sent once more by its sender, or waits until the host has found the VM.
 
 use crate::{Host, HostError};
 use forkyard_types::FamilyId;
@@ -17,7 +17,7 @@ use tokio::time::{Instant, sleep};
 /// Time between two looks, and at least between two of those that ask the rules.
 const LOOK: Duration = Duration::from_millis(100);
 const ASK: Duration = Duration::from_millis(200);
-/// The same, for VMs that are stopped: less than the age of what is new.
+/// Time between two looks for VMs that are stopped: less than the age of what is new.
 const ASK_FOR_STOPPED: Duration = Duration::from_millis(700);
 /// Age, in whole seconds that are rounded up, of what has come since the look before.
 const NEW: Duration = Duration::from_secs(1);

@@ -135,12 +135,16 @@ impl VmError {
 
 /// Classifies an error of a guest's agent.
 pub fn link_kind(error: &LinkError) -> ErrorKind {
-    match error {
-        LinkError::TooLong { .. } => ErrorKind::Invalid,
-        // The VM has ended: no guest failed.
-        LinkError::Closed => ErrorKind::Conflict,
-        other if other.is_timeout() => ErrorKind::Timeout,
-        _ => ErrorKind::Guest,
+    if matches!(error, LinkError::TooLong { .. }) {
+        return ErrorKind::Invalid;
+    }
+    // The VM has ended: no guest failed.
+    if matches!(error, LinkError::Closed) {
+        return ErrorKind::Conflict;
+    }
+    match error.is_timeout() {
+        true => ErrorKind::Timeout,
+        false => ErrorKind::Guest,
     }
 }
 

@@ -2030,7 +2030,7 @@ export interface components {
             /** @description Address of the store. */
             store: string;
         };
-        /** @description Bits a second. */
+        /** @description Bits a second, from `16kbit` to `100gbit`. */
         BitRate: string;
         /** @description `POST /v1/volumes/{name}/bring`: move a volume that no VM has here. */
         BringVolume: {
@@ -4776,7 +4776,7 @@ export interface components {
         TokenRequest: {
             /**
              * Format: int64
-             * @description Seconds it holds; for ever if absent.
+             * @description Seconds it holds, at most a hundred years; for ever if absent.
              */
             expires_s?: number | null;
             /** @description Name that its owner gives it: 1 to 64 characters, unique. */
