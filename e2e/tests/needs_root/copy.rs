@@ -6,10 +6,12 @@ use nix::{
     sys::signal::Signal,
 };
 use std::{
+    ffi::OsStr,
     fs::{self, File},
     os::{
         fd::AsFd,
         unix::{
+            ffi::OsStrExt,
             fs::{MetadataExt, PermissionsExt},
             net::UnixListener,
         },
@@ -45,6 +47,12 @@ fn files_and_folders_are_copied_in_and_out_whole_or_not_at_all(host: &Host) {
         host.sh("p", "/m/there/run; readlink /m/there/link"),
         "ran\ndeep/large"
     );
+    // A name of any bytes.
+    let odd = here.path().join(OsStr::from_bytes(b"na\xffme"));
+    fs::write(&odd, "odd\n").expect("written");
+    let words = [OsStr::new("cp"), odd.as_os_str(), OsStr::new("p:/m")];
+    host.start(words, "").wait().exited(0);
+    assert_eq!(host.sh("p", "cat /m/na?me"), "odd");
     host.fork("p", 1);
     host.ok(["cp", "p-1:/m/there", &path("out")]);
     assert_eq!(

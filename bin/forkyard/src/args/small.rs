@@ -1,7 +1,10 @@
 //! Words of commands that take few.
 
 use crate::commands::{copy::End, exec};
-use clap::Args as ClapArgs;
+use clap::{
+    Args as ClapArgs,
+    builder::{OsStringValueParser, TypedValueParser as _},
+};
 use forkyard_types::{ByteCount, VmName};
 
 /// `checkpoint`
@@ -60,10 +63,10 @@ pub struct Doctor {
 pub struct Copy {
     /// A path here, or VM:PATH. A folder is copied with all that is in it; of DIR/. only that. `-`: a tar
     /// stream on standard input, which is unpacked in a folder of the VM.
-    #[arg(value_name = "FROM")]
+    #[arg(value_name = "FROM", value_parser = OsStringValueParser::new().try_map(End::of_word))]
     pub from: End,
     /// Likewise. If it is a folder that exists the copy goes into it. `-`: standard output gets a tar stream.
-    #[arg(value_name = "TO")]
+    #[arg(value_name = "TO", value_parser = OsStringValueParser::new().try_map(End::of_word))]
     pub to: End,
 }
 

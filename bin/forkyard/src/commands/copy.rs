@@ -20,7 +20,7 @@ use forkyard_types::{ErrorKind, FileEntry, FileKind, FilesWritten, VmState, VmVi
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use std::{
-    ffi::OsStr,
+    ffi::{OsStr, OsString},
     fs,
     io::{self, IsTerminal as _, Write as _, stdin, stdout},
     os::unix::ffi::OsStrExt,
@@ -82,6 +82,24 @@ impl FromStr for End {
                 path: path.to_owned(),
             }),
             None => Ok(Self::Here(text.into())),
+        }
+    }
+}
+
+impl End {
+    /// Reads a word of the command line, in which a path here may be of any bytes.
+    pub fn of_word(word: OsString) -> Result<Self, String> {
+        if let Some(text) = word.to_str() {
+            return text.parse();
+        }
+        let bytes = word.as_bytes();
+        let colon = bytes.iter().position(|byte| *byte == b':');
+        match colon {
+            Some(at) if !bytes[..at].contains(&b'/') => Err(
+                "the path in the VM is not UTF-8: copy the folder that it is in, whatever the names there"
+                    .to_owned(),
+            ),
+            Some(_) | None => Ok(Self::Here(word.into())),
         }
     }
 }
@@ -391,6 +409,22 @@ fn name_of(path: &Path) -> Option<&OsStr> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_path_here_is_of_any_bytes_and_one_in_a_vm_is_text() {
+        let word = |bytes: &[u8]| End::of_word(OsStr::from_bytes(bytes).to_owned());
+        for here in [&b"na\xffme"[..], b"./a:\xff", b"/x\xff/a:b", b"plain"] {
+            let here = OsStr::from_bytes(here);
+            let end = End::of_word(here.to_owned());
+            assert!(
+                matches!(end, Ok(End::Here(path)) if path == here),
+                "{here:?}"
+            );
+        }
+        assert!(matches!(word(b"p:/srv"), Ok(End::There { .. })));
+        let refused = word(b"p:/s\xffv").expect_err("no text");
+        assert!(refused.contains("not UTF-8"), "{refused}");
+    }
 
     #[test]
     fn a_path_that_ends_in_a_dot_or_is_the_root_means_what_is_in_it() {
