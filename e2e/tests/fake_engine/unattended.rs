@@ -4,7 +4,6 @@
 use crate::MACHINE;
 use forkyard_e2e::{Host, Process, eventually};
 use forkyard_types::{VmState, VmView};
-use std::process::Command;
 
 fn sleeps(host: &Host, name: &str, state: VmState) {
     eventually("a VM that sleeps", || {
@@ -59,23 +58,6 @@ fn a_vm_that_is_not_used_sleeps_and_is_woken_by_its_next_use() {
     host.ok(["pause", "w"]);
     host.python(SENDS);
     assert_eq!(host.vm("w").state, VmState::Paused);
-    host.ok(["resume", "w"]);
-    host.ok(["idle", "w", "2:stop"]);
-    sleeps(&host, "w", VmState::Stopped);
-    host.kill_9("forkyardd");
-    assert!(host.vm("w").asleep);
-    host.python(SENDS);
-    let w = host.vm("w");
-    assert_eq!((w.asleep, w.state), (false, VmState::Running), "it booted");
-    // What its user has stopped stays so, too, and a port leads nowhere then.
-    sleeps(&host, "w", VmState::Stopped);
-    host.ok(["stop", "w"]);
-    host.python(SENDS);
-    let w = host.vm("w");
-    assert_eq!((w.asleep, w.state), (false, VmState::Stopped));
-    let mut nft = Command::new("nft");
-    let rules = host.program(nft.args(["list", "table", "ip", "forkyard"]), "");
-    assert!(!rules.contains("8080"), "{rules}");
     host.ok(["rm", "w"]);
     sleeps(&host, "p", VmState::Paused);
     assert!(host.ok(["ps"]).contains("asleep"));

@@ -74,7 +74,6 @@ impl Host {
                 VmState::Stopped => {
                     let life = Life::Stopped;
                     let vm = Vm::new(record.clone(), self.network_of(record)?, life);
-                    self.recall_terms(&vm)?;
                     // It was about to boot again.
                     self.undo_boot(&vm).await;
                     self.parts.registry().insert(Arc::new(vm));
@@ -124,17 +123,9 @@ impl Host {
     }
 
     /// Puts the families' rules in force again. Ports lead to VMs that run,
-    /// or ran when the last daemon looked, and to those that are booted by what comes to them.
+    /// or ran when the last daemon looked.
     async fn restore_networks(&self, records: &[VmRecord]) -> Result<(), HostError> {
         let runs = |vm: &&VmRecord| [VmState::Running, VmState::Paused].contains(&vm.state);
-        let mut asleep = Vec::new();
-        for vm in records.iter().filter(|vm| vm.state == VmState::Stopped) {
-            let sleeps = self.parts.store.terms_of(vm.id)?;
-            if sleeps.is_some_and(|terms| terms.asleep) && vm.birth.is_none() {
-                asleep.push(vm.id);
-            }
-        }
-        let is_called = |vm: &&VmRecord| runs(vm) || asleep.contains(&vm.id);
         // What was given to the host itself meanwhile leads there.
         let leads = |vm: &VmRecord| {
             let mut leads = vm.publish.clone();
@@ -158,13 +149,13 @@ impl Host {
                 publish: founder.map_or_else(Vec::new, leads),
                 ..policy
             };
-            let ports = founder.filter(is_called).map(take);
+            let ports = founder.filter(runs).map(take);
             let subnet = network_of(family.number)?;
             self.parts
                 .network
                 .restore_family(family.id, subnet, &policy, ports)
                 .await?;
-            let clones = clones.into_iter().filter(is_called);
+            let clones = clones.into_iter().filter(runs);
             for vm in clones.filter(|vm| !vm.publish.is_empty()) {
                 let to = address(subnet, vm).ip;
                 self.parts

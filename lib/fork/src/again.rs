@@ -118,9 +118,7 @@ impl Host {
             .into_iter()
             .find_map(|(family, policy)| (family.id == record.family).then_some(policy))
             .unwrap_or_default();
-        // Those that are open while it sleeps are opened anew. Another machine may have taken an address
-        // meanwhile.
-        self.lead_nowhere(vm).await;
+        // Another machine may have taken an address meanwhile.
         let ports = self.parts.network.take_new_ports(&record.publish).await?;
         let (founds, (own, joined)) = match record.member {
             Member(0) => (record.publish.clone(), (ports, None)),
@@ -156,7 +154,7 @@ impl Host {
         if let Err(error) = cleared {
             tracing::warn!(vm = %record.name, error = &error as &dyn std::error::Error, "not removed");
         }
-        self.stop_running(vm).await;
+        self.end_running(vm).await;
         if let Err(error) = vm.change(&self.parts.store, |record| record.machine = None) {
             tracing::error!(vm = %record.name, error = &error as &dyn std::error::Error, "not recorded");
         }

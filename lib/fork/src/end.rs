@@ -52,15 +52,10 @@ impl Host {
         let vm = self.vm(vm)?;
         let _one = vm.sleep.lock().await;
         let was_due = self.forget_restart(&vm);
-        // One that would be started again, or woken, stays as it is.
-        let is_off = (was_due || vm.wakes_by_boot()) && !vm.is_running();
-        if !is_off {
+        if !was_due || vm.is_running() {
             self.power_off(&vm).await?;
         }
         self.is_where_wanted(&vm);
-        if !vm.is_running() {
-            self.lead_nowhere(&vm).await;
-        }
         Ok(vm.view())
     }
 
@@ -136,7 +131,7 @@ impl Host {
         if let Ended::Failed(why) = &ended {
             self.note_failure(vm, why.clone());
         }
-        self.stop_running(vm).await;
+        self.end_running(vm).await;
         if let Err(error) = vm.enter(&self.parts.store, Life::Stopped, |record| {
             record.machine = None
         }) {
@@ -217,21 +212,8 @@ impl Host {
         .boxed()
     }
 
-    /// Ends what runs of a VM, if anything does, and what leads to it.
+    /// Ends what runs of a VM, if anything does.
     pub(crate) async fn end_running(&self, vm: &Vm) {
-        self.end_machine(vm).await;
-        self.lead_nowhere(vm).await;
-    }
-
-    /// Ends what runs of a VM; one that sleeps is still called by its published ports.
-    pub(crate) async fn stop_running(&self, vm: &Vm) {
-        self.end_machine(vm).await;
-        if !vm.wakes_by_boot() {
-            self.lead_nowhere(vm).await;
-        }
-    }
-
-    async fn end_machine(&self, vm: &Vm) {
         if let Some(body) = vm.take_running()
             && let Err(error) = body.machine.kill().await
         {
@@ -242,10 +224,7 @@ impl Host {
         if let Some(image) = kept {
             self.snapshots.retire(image).await;
         }
-    }
-
-    /// Closes the published ports of a VM that has ended.
-    pub(crate) async fn lead_nowhere(&self, vm: &Vm) {
+        // They lead nowhere after it.
         if let Err(error) = self.close_ports(vm).await {
             tracing::warn!(vm = %vm.id, error = &error as &dyn std::error::Error, "published ports not closed");
         }

@@ -13,7 +13,7 @@
 
 use crate::{Host, HostError};
 use forkyard_types::{AtEnd, Idle, Lifetime, VmId, VmState, VmView};
-use forkyard_vm::{Used, Vm, address, lock};
+use forkyard_vm::{Used, Vm, VmError, address, lock};
 use futures::future::join_all;
 use std::{collections::BTreeMap, error::Error, net::Ipv4Addr, sync::Arc, time::Duration};
 use tokio::time::{Instant, sleep, timeout};
@@ -137,6 +137,11 @@ impl Host {
             vm.unpause(&self.parts.store).await?;
         } else if !vm.is_running() {
             let _turn = vm.turn().await;
+            // It may have been removed while its turn was waited for.
+            if self.parts.registry().get(vm.id).is_none() {
+                let name = vm.name().to_string();
+                return Err(HostError::Vm(VmError::Unknown { name }));
+            }
             self.boot_again(vm).await?;
         }
         self.put_terms(vm, |terms| terms.asleep = false)?;

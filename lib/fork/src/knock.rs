@@ -4,9 +4,6 @@
 //! bridge says that the host has sent something into its network, and only then the rules are asked for
 //! which addresses that was. The packet itself waits in the VM's tap until the VM runs. Looks begin while a VM
 //! that may sleep is still awake, so that what comes as it falls asleep is seen, too.
-//!
-//! A VM that was stopped has no tap, and its bridge may carry nothing: the rules are asked for it again and
-//! again. The packet is sent once more by its sender, or waits until the host has found the VM.
 
 use crate::{Host, HostError};
 use forkyard_types::FamilyId;
@@ -17,8 +14,6 @@ use tokio::time::{Instant, sleep};
 /// Time between two looks, and at least between two of those that ask the rules.
 const LOOK: Duration = Duration::from_millis(100);
 const ASK: Duration = Duration::from_millis(200);
-/// Time between two looks for VMs that are stopped: less than the age of what is new.
-const ASK_FOR_STOPPED: Duration = Duration::from_millis(700);
 /// Age, in whole seconds that are rounded up, of what has come since the look before.
 const NEW: Duration = Duration::from_secs(1);
 
@@ -70,8 +65,6 @@ impl Host {
                         "ports of VMs that sleep are not seen"
                     ),
                 }
-                let any_stopped = asleep.iter().any(|vm| !vm.is_running());
-                due |= any_stopped && asked.elapsed() >= ASK_FOR_STOPPED;
                 if due && asked.elapsed() >= ASK {
                     (asked, due) = (Instant::now(), false);
                     if let Err(error) = this.wake_the_called(asleep).await {
@@ -85,19 +78,16 @@ impl Host {
         });
     }
 
-    /// VMs that sleep while they are not used, or may, and have published ports.
+    /// VMs that are paused while they are not used, or may be, and have published ports.
     fn with_ports_that_sleep(&self) -> Vec<Arc<Vm>> {
         let mut vms = self.parts.registry().all();
         vms.retain(|vm| {
-            let sleeps = match vm.is_running() {
-                true => {
-                    let terms = lock(&vm.terms);
-                    terms.asleep || terms.idle.is_some()
-                }
-                // Nothing is led to others.
-                false => vm.wakes_by_boot(),
+            let sleeps = {
+                let terms = lock(&vm.terms);
+                terms.asleep || terms.idle.is_some()
             };
-            sleeps && !vm.record().publish.is_empty()
+            // Nothing is led to one that has stopped.
+            sleeps && vm.is_running() && !vm.record().publish.is_empty()
         });
         vms
     }

@@ -65,7 +65,6 @@ impl Networks {
         silence(&name);
         if policy.is_routed() {
             self.join(&name, subnet.gateway()).await?;
-            wait_for_guests(&name);
         }
         self.put_in_force(family, subnet, policy, ports).await
     }
@@ -121,6 +120,7 @@ impl Networks {
         // programs on it send from the loopback may leave here, disguised.
         set(bridge, "arp_ignore", "1")?;
         set(bridge, "route_localnet", "1")?;
+        wait_for_guests(bridge);
         let Ok(index) = if_nametoindex(bridge) else {
             return Err(NetworkError::NoLink {
                 link: bridge.to_owned(),

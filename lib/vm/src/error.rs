@@ -138,7 +138,7 @@ pub fn link_kind(error: &LinkError) -> ErrorKind {
     if matches!(error, LinkError::TooLong { .. }) {
         return ErrorKind::Invalid;
     }
-    // The VM has ended: no guest failed.
+    // The VM has ended or begun anew, as its state tells.
     if matches!(error, LinkError::Closed) {
         return ErrorKind::Conflict;
     }
@@ -202,7 +202,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_vm_that_ends_while_it_is_asked_is_no_failure_of_its_guest() {
+    fn the_end_of_a_vm_that_is_asked_is_told_as_its_state() {
         assert_eq!(link_kind(&LinkError::Closed), ErrorKind::Conflict);
         assert_eq!(link_kind(&LinkError::Lost), ErrorKind::Guest);
     }

@@ -255,11 +255,6 @@ impl Vm {
         lock(&self.record).birth.is_none()
     }
 
-    /// Tells whether its next use boots it, if it does not run: it sleeps, and is no clone.
-    pub fn wakes_by_boot(&self) -> bool {
-        lock(&self.terms).asleep && self.is_founder()
-    }
-
     /// Tells whether the VM is an instant that a guest had kept.
     pub fn is_guests_checkpoint(&self) -> bool {
         let record = lock(&self.record);

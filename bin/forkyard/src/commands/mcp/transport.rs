@@ -37,6 +37,8 @@ use tokio::{
 const LOOK: Duration = Duration::from_secs(1);
 /// Refusal of what comes before a session has begun.
 const EARLY: &str = "the session has not begun: `initialize` comes first";
+/// Beginning of the fields of a request that tell its version of the protocol.
+const META: &[u8] = b"io.modelcontextprotocol/";
 /// Lines that wait to be written.
 const WAITING: usize = 16;
 
@@ -55,7 +57,7 @@ pub struct Lines<R> {
     under_way: Arc<Mutex<UnderWay>>,
     /// Told whenever a request is over.
     over: Arc<Notify>,
-    /// True from `initialize` on: until then nothing else is taken.
+    /// True from `initialize` on: until then no tool is called without a version.
     has_begun: bool,
     to: mpsc::Sender<Outgoing>,
     /// Tells whether what is written has no reader any more.
@@ -166,15 +168,23 @@ impl<R: AsyncRead + Unpin + Send + 'static> Transport<RoleServer> for Lines<R> {
             }
             if !self.next().await.ok()? {
                 self.answered().await;
+                self.close().await.ok()?;
                 return None;
             }
             let read = lock(&self.under_way).read(&self.line);
+            // A request that says of which version it is needs no session.
+            let has_meta = !self.has_begun && self.line.windows(META.len()).any(|it| it == META);
             self.line.clear();
             match read {
                 Line::Message(message) if !self.has_begun => match &*message {
                     JsonRpcMessage::Request(request) => {
-                        if let ClientRequest::InitializeRequest(_) = &request.request {
-                            self.has_begun = true;
+                        let is_of_session = matches!(
+                            request.request,
+                            ClientRequest::ListToolsRequest(_) | ClientRequest::CallToolRequest(_)
+                        );
+                        if !is_of_session || has_meta {
+                            self.has_begun |=
+                                matches!(request.request, ClientRequest::InitializeRequest(_));
                             return Some(*message);
                         }
                         lock(&self.under_way).over(&request.id);
