@@ -4,7 +4,7 @@
 //! A FIFO would hold up for ever what opens it, and a link to /dev/zero never ends. So such a file is opened
 //! without waiting, must be a regular one, and is read up to a bound.
 //!
-//! Not for files of the kernel's in /proc and /sys.
+//! Files of the kernel's in /proc and /sys can be read so as well: something may be mounted over them.
 
 use nix::{
     fcntl::{FcntlArg, OFlag, fcntl},

@@ -72,8 +72,9 @@ pub enum Use {
 #[derive(Debug)]
 pub struct Piece {
     tree: OwnedFd,
+    /// Path that it was asked for by.
     at: PathBuf,
-    /// Likewise, without a link on the way.
+    /// Path of it without a link on the way.
     real: PathBuf,
     is_folder: bool,
 }
