@@ -20,6 +20,7 @@ mod hooks;
 mod host_keys;
 pub mod identity;
 mod kept;
+mod lane;
 mod launch;
 mod netlink;
 mod outbox;

@@ -19,7 +19,7 @@ use std::{
     hint,
     io::{self, Read, Write},
     path::{Path, PathBuf},
-    process::{Command, ExitCode, Stdio},
+    process::{Command, ExitCode},
 };
 
 /// Word for the process that clears free memory.
@@ -91,11 +91,10 @@ fn stop(plan: &Plan, prepared: &mut Prepared) {
     if plan.stop.is_empty() || !Path::new("/run/systemd/system").is_dir() {
         return;
     }
-    let listed = Command::new("systemctl")
-        .args(["list-units", "--plain", "--no-legend", "--state=active"])
-        .args(&plan.stop)
-        .stdin(Stdio::null())
-        .output();
+    let listed = without_input("systemctl").and_then(|mut command| {
+        command.args(["list-units", "--plain", "--no-legend", "--state=active"]);
+        command.args(&plan.stop).output()
+    });
     let listed = match listed {
         Ok(listed) => String::from_utf8_lossy(&listed.stdout).into_owned(),
         Err(error) => return prepared.problems.push(format!("list services: {error}")),
@@ -107,11 +106,8 @@ fn stop(plan: &Plan, prepared: &mut Prepared) {
     if active.is_empty() {
         return;
     }
-    let stopped = Command::new("systemctl")
-        .arg("stop")
-        .args(&active)
-        .stdin(Stdio::null())
-        .output();
+    let stopped = without_input("systemctl")
+        .and_then(|mut command| command.arg("stop").args(&active).output());
     match stopped {
         Ok(done) if done.status.success() => prepared.stopped = active,
         Ok(done) => prepared.problems.push(format!(
@@ -206,10 +202,8 @@ fn give_back(margin: u64, prepared: &mut Prepared) -> Result<(), String> {
     }
     // By another process: should memory run out, the kernel ends that one, and this one sets the
     // reserves as they were.
-    let filled = Command::new("/proc/self/exe")
-        .args(["dock", FILL, &margin.to_string()])
-        .stdin(Stdio::null())
-        .output();
+    let filled = without_input("/proc/self/exe")
+        .and_then(|mut command| command.args(["dock", FILL, &margin.to_string()]).output());
     for (path, word) in former {
         if let Ok(word) = word {
             order(path, word.trim(), prepared);
@@ -248,12 +242,13 @@ fn fill(margin: u64) -> ExitCode {
 
 /// Has a shell read again: it is what a woken VM is asked for first, as a rule.
 fn shell() {
-    let _ = Command::new("/bin/sh")
-        .args(["-c", ":"])
-        .stdin(Stdio::null())
-        .stdout(Stdio::null())
-        .stderr(Stdio::null())
-        .status();
+    let _ = without_input("/bin/sh").and_then(|mut command| command.args(["-c", ":"]).output());
+}
+
+fn without_input(program: &str) -> io::Result<Command> {
+    let mut command = Command::new(program);
+    command.stdin(foreign::null()?);
+    Ok(command)
 }
 
 fn order(path: &str, word: &str, prepared: &mut Prepared) {

@@ -7,7 +7,9 @@
 mod usage;
 mod watch;
 
-use forkyard_files::{FilesError, Noted, Target, Wanted, Writer, cannot_be_replaced, pack, unpack};
+use forkyard_files::{
+    FilesError, Noted, Reader, Target, Wanted, Writer, cannot_be_replaced, pack, unpack,
+};
 use forkyard_types::{FileEntry, FileKind, FilesWritten};
 use nix::{
     libc,
@@ -179,7 +181,11 @@ fn receive(path: &Path) -> Result<(), Failure> {
             notes.push(text);
         }
     };
-    let done = unpack(io::stdin().lock(), target, &mut note).map_err(|error| said(&error))?;
+    // As it is: what the library reads ahead would be missing in the pipe.
+    let stdin = io::stdin().as_fd().try_clone_to_owned().map(File::from);
+    let stream = stdin.and_then(Reader::of_pipe).map_err(FilesError::Stream);
+    let done = stream.and_then(|stream| unpack(stream, target, &mut note));
+    let done = done.map_err(|error| said(&error))?;
     tell(&FilesWritten {
         files: done.files,
         bytes: done.bytes,

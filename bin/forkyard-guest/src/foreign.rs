@@ -81,7 +81,8 @@ pub fn open(options: &mut OpenOptions, path: impl AsRef<Path>) -> io::Result<Fil
     Ok(file)
 }
 
-/// Returns an input that is empty: /dev/null, which root in the guest can replace, too.
+/// Returns an input that is empty, or an output that goes nowhere: /dev/null, which root in the guest can
+/// replace, too.
 pub fn null() -> io::Result<Stdio> {
     null_at(Path::new("/dev/null")).map(Stdio::from)
 }
@@ -89,7 +90,8 @@ pub fn null() -> io::Result<Stdio> {
 fn null_at(path: &Path) -> io::Result<File> {
     let failed =
         |why: &dyn std::fmt::Display| io::Error::other(format!("{}: {why}", path.display()));
-    let file = open(File::options().read(true), path).map_err(|error| failed(&error))?;
+    let file = open(File::options().read(true).write(true), path);
+    let file = file.map_err(|error| failed(&error))?;
     let facts = file.metadata().map_err(|error| failed(&error))?;
     if facts.mode() & S_IFMT != S_IFCHR || facts.rdev() != makedev(1, 3) {
         return Err(failed(&"it is not the kernel's device of that name"));

@@ -1,9 +1,13 @@
 //! Messages as frames in a stream of bytes.
 //!
 //! ```text
-//! "FyL2" | u32 length | u32 checksum | payload: postcard
-//!          little endian; length and checksum, the low half of its XXH64, are the payload's
+//! "FyL3" | u32 checksum | u32 length | u32 covered | payload: postcard | u32 checksum, once more
+//!          little endian
 //! ```
+//!
+//! The checksum is the low half of the XXH64 of both numbers and of the first `covered` bytes of the payload, which
+//! are all but the data of a command: a guest passes data on that it never has in its hands. A frame of which a part
+//! is missing is found out by its end.
 //!
 //! A stream may begin in the middle of a frame: QEMU hands a new connection
 //! what is left of the old one. So the decoder skips whatever is no frame until
@@ -17,13 +21,16 @@ use xxhash_rust::xxh64::xxh64;
 /// Longest payload.
 pub const MAX_PAYLOAD: usize = 256 << 10;
 
-const MAGIC: [u8; 4] = *b"FyL2";
-const HEADER: usize = 12;
+const MAGIC: [u8; 4] = *b"FyL3";
+const HEADER: usize = 16;
+const TRAILER: usize = 4;
+/// Beginning of what a checksum is of.
+const SUMMED: usize = 8;
 
 /// Noise borne from one peer before it is given up: the rest of any frame,
 /// several times over.
 const MAX_NOISE: u64 = 4 * MAX_PAYLOAD as u64;
-/// Cost of a header with a wrong payload, besides its bytes: checking it costs
+/// Cost of a header and an end of the same checksum that is wrong, besides its bytes: checking it costs
 /// as much as hashing the longest payload.
 const FALSE_HEADER: u64 = 16 << 10;
 
@@ -59,20 +66,60 @@ pub enum FrameError {
 
 /// A message as one frame.
 pub fn encode<T: Serialize>(message: &T) -> Result<Vec<u8>, EncodeError> {
+    encode_with_data(message, 0)
+}
+
+/// A message as one frame, of which the last bytes, so many, are data of a command.
+pub fn encode_with_data<T: Serialize>(message: &T, data: usize) -> Result<Vec<u8>, EncodeError> {
+    let mut frame = begun(message)?;
+    let length = frame.len() - HEADER;
+    let end = seal(&mut frame, length, length.saturating_sub(data))?;
+    frame.extend_from_slice(&end);
+    Ok(frame)
+}
+
+/// What lies around data of which only the length is known.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Around {
+    /// What comes before it.
+    pub before: Vec<u8>,
+    /// What comes after it.
+    pub after: [u8; TRAILER],
+}
+
+/// The frame of a message whose last field is data, given without it, around so many bytes.
+pub fn around<T: Serialize>(message: &T, data: usize) -> Result<Around, EncodeError> {
+    let mut before = begun(message)?;
+    // The length of no data, of one byte.
+    before.pop();
+    let length = postcard::serialize_with_flavor(&data, Copied(before));
+    let mut before: Vec<u8> = length.map_err(EncodeError::Serialize)?;
+    let covered = before.len() - HEADER;
+    let after = seal(&mut before, covered + data, covered)?;
+    Ok(Around { before, after })
+}
+
+fn begun<T: Serialize>(message: &T) -> Result<Vec<u8>, EncodeError> {
     let mut header = Vec::with_capacity(128);
     header.extend_from_slice(&[0; HEADER]);
     let frame = postcard::serialize_with_flavor(message, Copied(header));
-    let mut frame: Vec<u8> = frame.map_err(EncodeError::Serialize)?;
-    let bytes = frame.len() - HEADER;
-    let length = match u32::try_from(bytes) {
-        Ok(length) if bytes <= MAX_PAYLOAD => length,
-        Ok(_) | Err(_) => return Err(EncodeError::TooLong { bytes }),
+    frame.map_err(EncodeError::Serialize)
+}
+
+/// Writes the header; returns what ends the frame.
+fn seal(frame: &mut [u8], bytes: usize, covered: usize) -> Result<[u8; TRAILER], EncodeError> {
+    let (Ok(length), Ok(first)) = (u32::try_from(bytes), u32::try_from(covered)) else {
+        return Err(EncodeError::TooLong { bytes });
     };
-    let sum = checksum(&frame[HEADER..]);
+    if bytes > MAX_PAYLOAD {
+        return Err(EncodeError::TooLong { bytes });
+    }
+    frame[8..12].copy_from_slice(&length.to_le_bytes());
+    frame[12..HEADER].copy_from_slice(&first.to_le_bytes());
+    let sum = checksum(&frame[SUMMED..HEADER + covered]);
     frame[..4].copy_from_slice(&MAGIC);
-    frame[4..8].copy_from_slice(&length.to_le_bytes());
-    frame[8..HEADER].copy_from_slice(&sum);
-    Ok(frame)
+    frame[4..SUMMED].copy_from_slice(&sum);
+    Ok(sum)
 }
 
 /// Appends to a vector, slices as a whole: `postcard::to_extend` takes them byte by byte, which a
@@ -99,8 +146,8 @@ impl Flavor for Copied {
 
 /// Computed without vector instructions: in an emulated guest those of XXH3 take 1.3 ms for a chunk right
 /// after the C library has copied it by wider ones, and these 0.1 ms.
-fn checksum(payload: &[u8]) -> [u8; 4] {
-    let [a, b, c, d, ..] = xxh64(payload, 0).to_le_bytes();
+fn checksum(bytes: &[u8]) -> [u8; TRAILER] {
+    let [a, b, c, d, ..] = xxh64(bytes, 0).to_le_bytes();
     [a, b, c, d]
 }
 
@@ -149,7 +196,7 @@ impl Decoder {
                     }
                 }
                 Start::Frame(length) => {
-                    let payload = &self.bytes[self.done + HEADER..self.done + length];
+                    let payload = &self.bytes[self.done + HEADER..self.done + length - TRAILER];
                     let message = match postcard::take_from_bytes(payload) {
                         Ok((message, [])) => Ok(message),
                         Ok(_) | Err(_) => Err(FrameError::Malformed),
@@ -194,17 +241,20 @@ fn look(stream: &[u8]) -> Start {
     let Some(header) = stream.first_chunk::<HEADER>() else {
         return Start::Incomplete;
     };
-    let [_, _, _, _, l0, l1, l2, l3, sum @ ..] = *header;
-    let length = usize::try_from(u32::from_le_bytes([l0, l1, l2, l3]));
-    let length = match length {
-        Ok(length) if length <= MAX_PAYLOAD => length,
-        Ok(_) | Err(_) => return Start::Noise { bytes: 1, worth: 1 },
+    let [_, _, _, _, sum @ .., l0, l1, l2, l3, c0, c1, c2, c3] = *header;
+    let number = |bytes| usize::try_from(u32::from_le_bytes(bytes)).unwrap_or(usize::MAX);
+    let (length, covered) = (number([l0, l1, l2, l3]), number([c0, c1, c2, c3]));
+    if length > MAX_PAYLOAD || covered > length {
+        return Start::Noise { bytes: 1, worth: 1 };
+    }
+    let Some(frame) = stream.get(..HEADER + length + TRAILER) else {
+        return Start::Incomplete;
     };
-    match stream.get(HEADER..HEADER + length) {
-        None => Start::Incomplete,
-        Some(payload) if checksum(payload) == sum => Start::Frame(HEADER + length),
-        // Only its first byte: a frame may begin inside what it claimed.
-        Some(_) => Start::Noise {
+    // Only its first byte is noise: a frame may begin inside what it claimed.
+    match frame.ends_with(&sum) {
+        false => Start::Noise { bytes: 1, worth: 1 },
+        true if checksum(&frame[SUMMED..HEADER + covered]) == sum => Start::Frame(frame.len()),
+        true => Start::Noise {
             bytes: 1,
             worth: FALSE_HEADER,
         },

@@ -20,7 +20,9 @@ pub use elsewhere::{Duplex, Visitors};
 pub use error::LinkError;
 pub use exec::{Exec, ExecInput, ExecOut};
 
-use crate::{Answer, CallId, Command, Identify, Request, Session, ToGuest, VERSION, encode};
+use crate::{
+    Answer, CallId, Command, Identify, Request, Session, ToGuest, VERSION, encode_with_data,
+};
 use elsewhere::Elsewhere;
 use exec::Desk;
 use forkyard_types::{ApiError, Epoch, ForkId};
@@ -449,7 +451,7 @@ impl Drop for GoOn {
 }
 
 fn framed(message: &ToGuest) -> Result<Frame, LinkError> {
-    encode(message).map_err(|source| LinkError::TooLong { source })
+    encode_with_data(message, message.data()).map_err(|source| LinkError::TooLong { source })
 }
 
 /// Says something short if there is room for it, without waiting; whether there was.

@@ -25,7 +25,9 @@ mod host;
 
 pub use ask::*;
 pub use client::{CallError, Checkpointing, Client, Cloning, IDENTITY_FILE, SOCKET, SOCKET_ENV};
-pub use frame::{Decoder, EncodeError, FrameError, MAX_PAYLOAD, encode};
+pub use frame::{
+    Around, Decoder, EncodeError, FrameError, MAX_PAYLOAD, around, encode, encode_with_data,
+};
 pub use frames::{Frames, MOST_FRAMES, joined};
 pub use growth::Growth;
 #[cfg(feature = "host")]

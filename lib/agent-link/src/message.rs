@@ -11,15 +11,21 @@ use serde::{Deserialize, Serialize};
 
 /// Version of these messages, and of the devices of a machine that are saved with its memory; both
 /// sides must have the same one.
-pub const VERSION: u16 = 12;
+pub const VERSION: u16 = 13;
 
-/// Most bytes of a command's input or output in one message: with its frame it fits into four
-/// times 32 KiB, which a guest's kernel sends through the port at once. A byte more would cost another exit.
-pub const CHUNK: usize = (128 << 10) - 64;
+/// Most bytes of a command's output in one message: whole pages, which a guest passes on uncopied.
+pub const CHUNK: usize = 128 << 10;
 
-/// Messages of a command's output, and of its input, that may be under way
+/// Messages of a command's output that may be under way
 /// before their reader asks for more: what a slow reader can make a peer hold.
 pub const WINDOW: u16 = 16;
+
+/// Most bytes of a command's input in one message.
+pub const INPUT: usize = 64 << 10;
+
+/// Likewise, of input. Together it is less than a guest's kernel has buffers for, 128 of 4 KiB: while some are
+/// free, the kernel need not stop its processor to tell of each that it returns.
+pub const INPUT_WINDOW: u16 = 6;
 
 /// Number of a command's run, chosen by the host, unique while the link lives.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
@@ -64,7 +70,7 @@ pub enum ToGuest {
     ExecInput {
         /// The command.
         session: Session,
-        /// The bytes, [`CHUNK`] at most.
+        /// The bytes, [`INPUT`] at most.
         #[serde(with = "serde_bytes")]
         data: Vec<u8>,
     },
@@ -140,6 +146,15 @@ pub enum ToGuest {
 }
 
 impl ToGuest {
+    /// Bytes of data at its end, for a command.
+    pub fn data(&self) -> usize {
+        if let Self::ExecInput { data, .. } = self {
+            data.len()
+        } else {
+            0
+        }
+    }
+
     /// Command that this is about, if it is about one.
     pub fn session(&self) -> Option<Session> {
         match self {
@@ -278,7 +293,7 @@ pub enum ToHost {
         /// Outcome of the command.
         outcome: Result<ExitStatus, NotStarted>,
     },
-    /// Room for this many more [`ToGuest::ExecInput`], on top of the [`WINDOW`]
+    /// Room for this many more [`ToGuest::ExecInput`], on top of the [`INPUT_WINDOW`]
     /// each command starts with.
     ExecMore {
         /// The command.
@@ -326,6 +341,15 @@ pub enum ToHost {
 }
 
 impl ToHost {
+    /// Bytes of data at its end, of a command.
+    pub fn data(&self) -> usize {
+        if let Self::ExecOutput { data, .. } = self {
+            data.len()
+        } else {
+            0
+        }
+    }
+
     /// Command that this is about, if it is about one.
     pub fn session(&self) -> Option<Session> {
         match self {

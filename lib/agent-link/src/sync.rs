@@ -4,6 +4,9 @@ use crate::{Decoder, EncodeError, FrameError, encode};
 use serde::{Serialize, de::DeserializeOwned};
 use std::io::{self, Read, Write};
 
+/// Most bytes read at once.
+const AT_ONCE: usize = 64 << 10;
+
 /// Reason why no message could be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -21,6 +24,7 @@ pub enum ReadError {
 pub struct FrameReader<R> {
     inner: R,
     decoder: Decoder,
+    buffer: Vec<u8>,
 }
 
 impl<R: Read> FrameReader<R> {
@@ -29,6 +33,7 @@ impl<R: Read> FrameReader<R> {
         Self {
             inner,
             decoder: Decoder::default(),
+            buffer: vec![0; AT_ONCE],
         }
     }
 
@@ -44,14 +49,13 @@ impl<R: Read> FrameReader<R> {
 
     /// Blocks until there is a message; none at the end of the stream.
     pub fn read_message<T: DeserializeOwned>(&mut self) -> Result<Option<T>, ReadError> {
-        let mut buffer = [0; 4096];
         loop {
             if let Some(message) = self.decoder.next_message() {
                 return Ok(Some(message?));
             }
-            match self.inner.read(&mut buffer) {
+            match self.inner.read(&mut self.buffer) {
                 Ok(0) => return Ok(None),
-                Ok(length) => self.decoder.feed(&buffer[..length]),
+                Ok(length) => self.decoder.feed(&self.buffer[..length]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
             }

@@ -26,7 +26,7 @@ pub enum FilesError {
     #[error("the stream broke off")]
     Stream(#[source] io::Error),
     /// The stream ends too early.
-    #[error("the stream ended before its last member")]
+    #[error("the stream ended before its last member: it is cut off, or no tar stream")]
     Short,
     /// The stream is no tar stream, or one of an unknown form.
     #[error("the stream is no tar stream that is known here: {0}")]

@@ -4,11 +4,16 @@
 //!
 //! Every length is bounded before anything is allocated for it.
 
+mod piped;
+
 use crate::{
     BLOCK, Entry, FilesError, Kind,
     fields::{decimal, is_header, number, pairs, terminated, time},
 };
-use std::io::Read;
+use std::{
+    fs::File,
+    io::{self, Read},
+};
 
 /// Longest extended headers and long names of a member.
 const MOST_EXTENDED: u64 = 1 << 20;
@@ -32,6 +37,8 @@ pub struct Reader<R> {
     room: u64,
     /// True if a stream that breaks off between two members is whole.
     open_ended: bool,
+    /// The same stream, if it is a pipe.
+    pipe: Option<File>,
     /// Notes of the sender, as they come.
     pub notes: Vec<String>,
 }
@@ -69,6 +76,7 @@ impl<R: Read> Reader<R> {
             words: 0,
             room: MOST_EXTENDED,
             open_ended: false,
+            pipe: None,
             notes: Vec::new(),
         }
     }
@@ -142,7 +150,7 @@ impl<R: Read> Reader<R> {
 
     /// Reads to the end of the stream, whatever follows.
     pub fn drain(&mut self) -> Result<(), FilesError> {
-        let copied = std::io::copy(&mut self.from, &mut std::io::sink());
+        let copied = io::copy(&mut self.from, &mut io::sink());
         copied.map(drop).map_err(FilesError::stream)
     }
 
@@ -403,7 +411,7 @@ impl<R: Read> Reader<R> {
                 Ok(0) if filled == 0 && self.open_ended => return Ok(false),
                 Ok(0) => return Err(FilesError::Short),
                 Ok(read) => filled += read,
-                Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(FilesError::stream(error)),
             }
         }
@@ -416,7 +424,7 @@ impl<R: Read> Reader<R> {
 
     fn pass(&mut self, bytes: u64) -> Result<(), FilesError> {
         let mut rest = self.from.by_ref().take(bytes);
-        match std::io::copy(&mut rest, &mut std::io::sink()) {
+        match io::copy(&mut rest, &mut io::sink()) {
             Ok(passed) if passed == bytes => Ok(()),
             Ok(_) => Err(FilesError::Short),
             Err(error) => Err(FilesError::stream(error)),

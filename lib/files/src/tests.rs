@@ -29,7 +29,7 @@ fn packed(from: &Path, top: &str) -> (Vec<u8>, Vec<String>) {
 }
 
 fn unpacked(stream: &[u8], path: &Path, wanted: Wanted<'_>) -> Result<Unpacked, FilesError> {
-    unpack(stream, Target { path, wanted }, &mut |_| {})
+    unpack(Reader::new(stream), Target { path, wanted }, &mut |_| {})
 }
 
 /// A stream of a sender that keeps to no rule.

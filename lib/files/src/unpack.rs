@@ -19,7 +19,7 @@ use std::{
     ffi::OsStr,
     fs::{self, File},
     hash::{BuildHasher, Hasher, RandomState},
-    io::{Read, Seek, SeekFrom, Write},
+    io::{Read, Seek, SeekFrom},
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
         unix::ffi::OsStrExt,
@@ -43,11 +43,10 @@ pub struct Unpacked {
 /// Unpacks a stream. `said` is told what the sender left out, and what was left
 /// out here.
 pub fn unpack(
-    from: impl Read,
+    mut reader: Reader<impl Read>,
     target: Target<'_>,
     said: &mut dyn FnMut(String),
 ) -> Result<Unpacked, FilesError> {
-    let mut reader = Reader::new(from);
     let Some(first) = reader.next_entry()? else {
         return Err(FilesError::Short);
     };
@@ -402,15 +401,11 @@ fn write(
         }
         let mut left = *length;
         while left > 0 {
-            let most = usize::try_from(left)
-                .unwrap_or(buffer.len())
-                .min(buffer.len());
-            let read = reader.data(&mut buffer[..most])?;
-            if read == 0 {
+            let written = reader.data_into(file, left, buffer)?.map_err(failed)?;
+            if written == 0 {
                 return Err(FilesError::Short);
             }
-            file.write_all(&buffer[..read]).map_err(failed)?;
-            left -= read as u64;
+            left -= written as u64;
         }
         at = offset + length;
         bytes += length;

@@ -25,10 +25,10 @@ use tracing::{Instrument as _, debug_span, instrument};
 /// not known to be is carried along by every fork.
 const CMDLINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 no_timer_check \
      cryptomgr.notests page_reporting.page_reporting_order=4 \
-     sysctl.vm.percpu_pagelist_high_fraction=4096";
+     sysctl.vm.percpu_pagelist_high_fraction=4096 profile=2";
 /// Addition to the kernel command line of a guest that is not to guard itself: as a rule all that
 /// runs in a guest belongs to its user, and the host's own guards are between guests.
-const UNGUARDED: &str = " mitigations=off";
+const UNGUARDED: &str = " mitigations=off init_on_alloc=0";
 /// Addition for an emulated guest, whose kernel would measure a delay loop for each vCPU that it switches on, for
 /// half a second: no clock of a host is faster than what this says, so no delay is shorter than it should be.
 const KNOWN_DELAYS: &str = " lpj=20000000";

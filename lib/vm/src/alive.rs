@@ -25,6 +25,9 @@ use tokio::time::sleep;
 const EVERY: Duration = Duration::from_secs(2);
 /// Questions without an answer, one after the other, that make silence.
 const QUESTIONS: u32 = 2;
+/// No time is in it: it is shown for as long as it lasts.
+const NO_ANSWER: &str =
+    "its agent answers no more: it was ended, or the guest hangs or has no processor time left";
 
 impl Vm {
     /// Asks the agent every few seconds whether it is there, as long as this is the body. An operator's
@@ -57,10 +60,7 @@ impl Vm {
                     Err(LinkError::Timeout { .. }) if unanswered + 1 < QUESTIONS => unanswered += 1,
                     Err(error @ LinkError::Timeout { .. }) => {
                         tracing::warn!(vm = %vm.name(), error = &error as &dyn std::error::Error, "its agent does not answer");
-                        vm.set_unresponsive(&body, Some(format!(
-                            "its agent has not answered for {} s: it was ended, or the guest hangs or has no processor time left",
-                            (patience * QUESTIONS).as_secs()
-                        )));
+                        vm.set_unresponsive(&body, Some(NO_ANSWER.to_owned()));
                         noted = true;
                     }
                     Err(error) => {

@@ -1,9 +1,10 @@
 //! Host keys of a guest's SSH server: a substrate has none, so that no two VMs have the same.
 
+use crate::foreign;
 use std::{
-    fs,
+    fs, io,
     path::Path,
-    process::{Command, Stdio},
+    process::{Command, ExitStatus},
     thread,
 };
 
@@ -18,16 +19,9 @@ pub fn make_missing() {
     if !are_missing(Path::new("/")) {
         return;
     }
-    let mut command = Command::new("/bin/sh");
-    command
-        .args(["-c", MAKE])
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .stdout(Stdio::null());
-    forkyard_sys_guest::command::as_usual(&mut command);
     let made = thread::Builder::new()
         .name("host-keys".into())
-        .spawn(move || match command.status() {
+        .spawn(|| match make() {
             Ok(status) if status.success() => {}
             Ok(status) => eprintln!("forkyard-guest: SSH host keys: {status}"),
             Err(error) => eprintln!("forkyard-guest: SSH host keys: {error}"),
@@ -35,6 +29,17 @@ pub fn make_missing() {
     if let Err(error) = made {
         eprintln!("forkyard-guest: SSH host keys: {error}");
     }
+}
+
+fn make() -> io::Result<ExitStatus> {
+    let mut command = Command::new("/bin/sh");
+    command
+        .args(["-c", MAKE])
+        .current_dir("/")
+        .stdin(foreign::null()?)
+        .stdout(foreign::null()?);
+    forkyard_sys_guest::command::as_usual(&mut command);
+    command.status()
 }
 
 fn are_missing(root: &Path) -> bool {

@@ -1,10 +1,12 @@
 //! Messages of the agent to the host, in order, and held back while the host
 //! wants silence.
 
-use forkyard_agent_link::{ToHost, send};
+use super::{lane::Lane, port};
+use forkyard_agent_link::{Session, Stream, ToHost, around, encode_with_data};
 use std::{
     collections::VecDeque,
-    fs::File,
+    io::{self, Write},
+    os::fd::OwnedFd,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
 };
@@ -23,16 +25,23 @@ struct Queue {
 pub struct Outbox {
     queue: Mutex<Queue>,
     changed: Condvar,
-    port: Mutex<File>,
+    port: Mutex<Way>,
+}
+
+#[derive(Debug)]
+struct Way {
+    port: port::Writer,
+    /// Opened once there is much data.
+    lane: Option<Lane>,
 }
 
 impl Outbox {
     /// Over this port.
-    pub fn new(port: File) -> Self {
+    pub fn new(port: port::Writer) -> Self {
         Self {
             queue: Mutex::default(),
             changed: Condvar::new(),
-            port: Mutex::new(port),
+            port: Mutex::new(Way { port, lane: None }),
         }
     }
 
@@ -56,18 +65,44 @@ impl Outbox {
     /// Sends a message itself if nothing is queued, and queues it otherwise. For threads that have
     /// nothing else to do: one that writes much need not wake another for each message.
     pub fn pass(&self, message: ToHost) {
+        match self.free_way() {
+            Some(mut way) => write(&mut way, &message),
+            None => self.push(message),
+        }
+    }
+
+    /// Sends so many bytes of a command's output that lie in a pipe, if nothing is queued: no copy is made where
+    /// none need be. Otherwise takes nothing, and returns false.
+    pub fn pass_on(&self, session: Session, stream: Stream, from: &OwnedFd, bytes: usize) -> bool {
+        let Some(mut way) = self.free_way() else {
+            return false;
+        };
+        let message = ToHost::ExecOutput {
+            session,
+            stream,
+            data: Vec::new(),
+        };
+        let (Ok(frame), Ok(mut lane)) = (
+            around(&message, bytes),
+            way.lane.take().map_or_else(Lane::open, Ok),
+        ) else {
+            return false;
+        };
+        match lane.send(&frame, from, bytes, &mut way.port) {
+            Ok(()) => way.lane = Some(lane),
+            Err(error) => eprintln!("forkyard-guest: to the host: {error}"),
+        }
+        true
+    }
+
+    /// The port, if nothing is queued and it is free. As in `send_next`, it is taken before the queue is let go, so
+    /// that messages keep their order.
+    fn free_way(&self) -> Option<MutexGuard<'_, Way>> {
         let queue = lock(&self.queue);
         if queue.held || !queue.messages.is_empty() {
-            drop(queue);
-            return self.push(message);
+            return None;
         }
-        // As in `send_next`: taken before the queue is let go, so that messages keep their order.
-        let Ok(mut port) = self.port.try_lock() else {
-            drop(queue);
-            return self.push(message);
-        };
-        drop(queue);
-        write(&mut port, &message);
+        self.port.try_lock().ok()
     }
 
     /// Sends a message past the queue, held or not.
@@ -120,9 +155,10 @@ impl Outbox {
     }
 }
 
-fn write(port: &mut File, message: &ToHost) {
+fn write(way: &mut Way, message: &ToHost) {
+    let frame = encode_with_data(message, message.data()).map_err(io::Error::other);
     // Without a host there is no peer to tell; the next one says Hello.
-    if let Err(error) = send(port, message) {
+    if let Err(error) = frame.and_then(|frame| way.port.write_all(&frame)) {
         eprintln!("forkyard-guest: to the host: {error}");
     }
 }

@@ -34,6 +34,10 @@ pub trait Sink: Send + Sync + 'static {
     fn passage(&self) -> &Passage;
     /// Takes what was read; waits while there is no room for it.
     fn take(&self, stream: Stream, data: &[u8]);
+    /// Takes itself what a pipe holds, if that is so much that it has a better way; whether it did.
+    fn take_from(&self, _: Stream, _: &OwnedFd) -> bool {
+        false
+    }
 }
 
 /// Count of the chunks that were read, and of those that went on their way.
@@ -132,6 +136,10 @@ fn pump(stream: Stream, from: &OwnedFd, sink: &impl Sink) {
             Err(_) => return,
         }
         sink.passage().enter();
+        if sink.take_from(stream, from) {
+            sink.passage().leave();
+            continue;
+        }
         let read = read(from, &mut buffer);
         if let Ok(read @ 1..) = read {
             sink.take(stream, &buffer[..read]);

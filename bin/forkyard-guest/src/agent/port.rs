@@ -1,10 +1,16 @@
 //! The channel to the host: a port of the virtio console.
 
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::{
+    fcntl::{OFlag, SpliceFFlags, splice},
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
 use std::{
     fs::{self, File},
-    io::{self, Read},
-    os::fd::AsFd,
+    io::{self, IoSliceMut, Read, Write},
+    os::{
+        fd::{AsFd, OwnedFd},
+        unix::fs::OpenOptionsExt,
+    },
     path::PathBuf,
     thread::sleep,
     time::{Duration, Instant},
@@ -20,6 +26,12 @@ const APPEAR: Duration = Duration::from_secs(10);
 const PAUSE: u16 = 5000;
 /// While no host is connected there is nothing to wait on but time.
 const LOOK: Duration = Duration::from_millis(20);
+/// Bytes that one read of the port gives at most.
+const PIECE: usize = 4096;
+/// Bytes after which more are let gather before they are read.
+const MUCH: usize = 64 << 10;
+/// Time for which they gather: much less than fills the port's buffers.
+const GATHER: Duration = Duration::from_micros(500);
 
 /// The host's end of our conversation, read here.
 #[derive(Debug)]
@@ -27,6 +39,8 @@ pub struct Port {
     file: File,
     /// True if the host has sent something since it last went away or paused.
     talking: bool,
+    /// Bytes read since more were last waited for.
+    flow: usize,
 }
 
 impl Port {
@@ -36,10 +50,13 @@ impl Port {
         loop {
             match find() {
                 Some(path) => {
-                    let file = File::options().read(true).write(true).open(&path);
+                    let mut options = File::options();
+                    options.read(true).write(true);
+                    let file = options.custom_flags(OFlag::O_NONBLOCK.bits()).open(&path);
                     let port = |file| Self {
                         file,
                         talking: false,
+                        flow: 0,
                     };
                     return file
                         .map(port)
@@ -52,10 +69,92 @@ impl Port {
     }
 
     /// Returns the port, to write to.
-    pub fn writer(&self) -> Result<File, String> {
-        self.file
-            .try_clone()
-            .map_err(|e| format!("open the port: {e}"))
+    pub fn writer(&self) -> Result<Writer, String> {
+        let file = self.file.try_clone();
+        file.map(Writer).map_err(|e| format!("open the port: {e}"))
+    }
+
+    /// Reads all that is there, if there is something: one system call for many pieces.
+    fn read_now(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let mut pieces: Vec<_> = buffer.chunks_mut(PIECE).map(IoSliceMut::new).collect();
+        self.file.read_vectored(&mut pieces)
+    }
+
+    /// Waits for something to read; whether there is some. Where much comes, this process is not woken for each
+    /// piece: the program that takes it could do nothing else between two, and an emulated processor forgets all it
+    /// knows of a process's memory when it goes over to another.
+    fn wait(&mut self) -> io::Result<bool> {
+        if std::mem::take(&mut self.flow) >= MUCH {
+            sleep(GATHER);
+            return Ok(true);
+        }
+        let patience = match self.talking {
+            true => PollTimeout::from(PAUSE),
+            false => PollTimeout::NONE,
+        };
+        let seen = seen(&self.file, PollFlags::POLLIN, patience)?;
+        Ok(seen.contains(PollFlags::POLLIN))
+    }
+}
+
+fn seen(file: &File, wanted: PollFlags, patience: PollTimeout) -> nix::Result<PollFlags> {
+    let mut fds = [PollFd::new(file.as_fd(), wanted)];
+    poll(&mut fds, patience)?;
+    Ok(fds[0].revents().unwrap_or(PollFlags::empty()))
+}
+
+/// The port, to write to.
+#[derive(Debug)]
+pub struct Writer(File);
+
+impl Writer {
+    /// Passes on so many bytes that a pipe holds, without a copy where it can be.
+    pub fn pass(&mut self, from: &OwnedFd, mut bytes: usize) -> io::Result<()> {
+        while bytes > 0 {
+            let to = &self.0;
+            let passed = self.when_there_is_room(|| {
+                splice(from, None, to, None, bytes, SpliceFFlags::SPLICE_F_MOVE).map_err(Into::into)
+            })?;
+            match passed {
+                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
+                passed => bytes -= passed,
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for room, and for a host if there is none.
+    fn when_there_is_room(
+        &self,
+        mut write: impl FnMut() -> io::Result<usize>,
+    ) -> io::Result<usize> {
+        loop {
+            match write() {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                written => return written,
+            }
+            let seen = seen(&self.0, PollFlags::POLLOUT, PollTimeout::NONE)?;
+            if !seen.contains(PollFlags::POLLOUT) {
+                sleep(LOOK);
+            }
+        }
+    }
+}
+
+impl From<File> for Writer {
+    fn from(file: File) -> Self {
+        Self(file)
+    }
+}
+
+impl Write for Writer {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.when_there_is_room(|| (&self.0).write(bytes))
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
     }
 }
 
@@ -66,17 +165,14 @@ impl Read for Port {
     /// after another died is seen by the pause alone.
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         loop {
-            let patience = match self.talking {
-                true => PollTimeout::from(PAUSE),
-                false => PollTimeout::NONE,
+            let read = match self.read_now(buffer) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => match self.wait()? {
+                    true => continue,
+                    false => 0,
+                },
+                read => read?,
             };
-            let mut fds = [PollFd::new(self.file.as_fd(), PollFlags::POLLIN)];
-            poll(&mut fds, patience)?;
-            let seen = fds[0].revents().unwrap_or(PollFlags::empty());
-            let read = match seen.contains(PollFlags::POLLIN) {
-                true => self.file.read(buffer)?,
-                false => 0,
-            };
+            self.flow += read;
             let talked = std::mem::replace(&mut self.talking, read > 0);
             if read > 0 || talked {
                 return Ok(read);
@@ -107,6 +203,7 @@ mod tests {
         let mut port = Port {
             file: File::from(OwnedFd::from(guest)),
             talking: false,
+            flow: 0,
         };
         host.write_all(b"half a mess").expect("taken");
         drop(host);

@@ -10,12 +10,14 @@ use super::{
     console::{self, Console},
     group::{Group, Mark},
     kept::Kept,
+    lane,
     launch::{self, Launched},
     outbox::Outbox,
     output::{self, Passage, Sink},
     userland::Userland,
 };
-use forkyard_agent_link::{Command, Session, Stream, ToHost, WINDOW};
+use forkyard_agent_link::{CHUNK, Command, INPUT_WINDOW, Session, Stream, ToHost, WINDOW};
+use forkyard_sys_guest::pipe;
 use forkyard_types::WindowSize;
 use nix::{sys::signal::Signal, unistd::Pid};
 use std::{
@@ -39,6 +41,9 @@ const ENDING: [Signal; 4] = [
     Signal::SIGQUIT,
     Signal::SIGTERM,
 ];
+
+/// Bytes of output that are passed on uncopied: for fewer, its system calls cost more than a copy.
+const MUCH: usize = 32 << 10;
 
 /// Limit of a command's output, and whether it has a reader.
 #[derive(Debug)]
@@ -73,6 +78,32 @@ impl Sink for Attended {
             Way::Console { bytes, last } => self.console.tell(&self.name, &data[..bytes], last),
             Way::Nowhere => {}
         }
+    }
+
+    fn take_from(&self, stream: Stream, from: &OwnedFd) -> bool {
+        let bytes = pipe::holds(from).unwrap_or(0).min(CHUNK);
+        if bytes < MUCH {
+            return false;
+        }
+        match self.flow.take(bytes) {
+            Way::Host => {
+                if !self.outbox.pass_on(self.session, stream, from, bytes) {
+                    let data = lane::taken(from, bytes);
+                    self.outbox.push(ToHost::ExecOutput {
+                        session: self.session,
+                        stream,
+                        data,
+                    });
+                }
+            }
+            Way::Console { bytes: shown, last } => {
+                let data = lane::taken(from, bytes);
+                let shown = shown.min(data.len());
+                self.console.tell(&self.name, &data[..shown], last);
+            }
+            Way::Nowhere => drop(lane::taken(from, bytes)),
+        }
+        true
     }
 }
 
@@ -387,13 +418,22 @@ fn feed(
     flow: &Flow,
 ) {
     output::widen(&stdin);
-    for data in inputs {
+    // Several at once where more waits already: each message stops the processor once.
+    let mut taken = 0;
+    let mut next = inputs.recv().ok();
+    while let Some(data) = next {
         if data.is_empty() || stdin.write_all(&data).is_err() {
             return;
         }
-        if flow.is_heard() {
-            outbox.push(ToHost::ExecMore { session, chunks: 1 });
+        taken += 1;
+        next = inputs.try_recv().ok();
+        if next.is_none() || taken == INPUT_WINDOW / 3 {
+            let chunks = std::mem::take(&mut taken);
+            if flow.is_heard() {
+                outbox.push(ToHost::ExecMore { session, chunks });
+            }
         }
+        next = next.or_else(|| inputs.recv().ok());
     }
 }
 

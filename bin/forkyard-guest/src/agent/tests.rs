@@ -39,7 +39,7 @@ impl Guest {
         let (port, host) = UnixStream::pair().expect("a pair");
         host.set_read_timeout(Some(Duration::from_secs(20)))
             .expect("set");
-        let outbox = Arc::new(Outbox::new(File::from(OwnedFd::from(port))));
+        let outbox = Arc::new(Outbox::new(File::from(OwnedFd::from(port)).into()));
         outbox.start();
         let clock = Clock::new(Box::new(clock::tests::Fake::default()));
         let agent = Agent::new(outbox, Userland::at(cgroups), clock);

@@ -15,7 +15,7 @@ use crate::{
 };
 use anyhow::{Context, bail};
 use forkyard_api_client::{Client, ClientError, UploadError, of_files, of_vm};
-use forkyard_files::{FilesError, Noted, Target, Wanted, Writer, pack, unpack};
+use forkyard_files::{FilesError, Noted, Reader, Target, Wanted, Writer, pack, unpack};
 use forkyard_types::{ErrorKind, FileEntry, FileKind, FilesWritten, VmState, VmView};
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -202,7 +202,7 @@ fn placed(
         let target = Target { path: &to, wanted };
         // Bounded by the reader.
         let mut note = |text| notes.push(text);
-        let unpacked = unpack(incoming, target, &mut note)?;
+        let unpacked = unpack(Reader::new(incoming), target, &mut note)?;
         Ok(FilesWritten {
             files: unpacked.files,
             bytes: unpacked.bytes,

@@ -202,7 +202,9 @@ pub async fn export(client: &Client, format: Format, wanted: Export) -> anyhow::
     let half = tempfile::Builder::new()
         .prefix(".forkyard-export.")
         .tempfile_in(beside.unwrap_or(Path::new(".")))
-        .with_context(|| format!("cannot write beside {}", wanted.file.display()))?;
+        // Its own error names a file that the user never asked for.
+        .map_err(|error| std::io::Error::from(error.kind()))
+        .with_context(|| format!("cannot write {}", wanted.file.display()))?;
     let wait = spinner(format!("preparing the disk of {}", wanted.name));
     let disk = client.disk(&path).await;
     wait.finish_and_clear();

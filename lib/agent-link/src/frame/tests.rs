@@ -4,8 +4,12 @@ use forkyard_types::ExitStatus;
 use proptest::prelude::*;
 
 fn output(data: Vec<u8>) -> ToHost {
+    output_of(Session(7), data)
+}
+
+fn output_of(session: Session, data: Vec<u8>) -> ToHost {
     ToHost::ExecOutput {
-        session: Session(7),
+        session,
         stream: Stream::Err,
         data,
     }
@@ -88,16 +92,18 @@ fn frame_is_these_bytes() {
         outcome: Ok(ExitStatus::Signal(9)),
     });
     let golden = [
-        b'F', b'y', b'L', b'2', 6, 0, 0, 0, // magic, length
-        0x18, 0x17, 0x14, 0xfe, // checksum
+        b'F', b'y', b'L', b'3', 0xaa, 0xff, 0x3e, 0x64, // magic, checksum
+        6, 0, 0, 0, 6, 0, 0, 0, // length, of which covered
         6, 0xac, 0x02, 0, 1, 9, // ExecEnd, session, Ok, Signal, 9
+        0xaa, 0xff, 0x3e, 0x64, // checksum
     ];
     assert_eq!(frame, Ok(golden.to_vec()));
 }
 
 #[test]
 fn longest_payload_passes_and_one_byte_more_does_not() {
-    let overhead = encode(&vec![0u8; 1 << 14]).expect("fits").len() - HEADER - (1 << 14);
+    let around = HEADER + TRAILER;
+    let overhead = encode(&vec![0u8; 1 << 14]).expect("fits").len() - around - (1 << 14);
     assert_eq!(overhead, 3, "a varint of the length");
     let longest = MAX_PAYLOAD - overhead;
     let mut decoder = Decoder::default();
@@ -115,7 +121,7 @@ fn longest_payload_passes_and_one_byte_more_does_not() {
 #[test]
 fn length_beyond_the_longest_is_noise_at_once() {
     let mut frame = encode(&output(vec![0; 100])).expect("fits");
-    frame[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
+    frame[8..12].copy_from_slice(&u32::MAX.to_le_bytes());
     let mut decoder = Decoder::default();
     decoder.feed(&frame);
     assert_eq!(drain(&mut decoder), vec![]);
@@ -148,8 +154,11 @@ fn peer_that_sends_only_noise_is_found_out() {
 #[test]
 fn false_headers_cost_their_sender_more_than_they_cost_us() {
     let mut header = [0; HEADER];
+    // With an end that is as the header says: that is the beginning of another.
     header[..4].copy_from_slice(&MAGIC);
-    header[4..8].copy_from_slice(&4096u32.to_le_bytes());
+    header[4..8].copy_from_slice(&MAGIC);
+    header[8..12].copy_from_slice(&4096u32.to_le_bytes());
+    header[12..].copy_from_slice(&4096u32.to_le_bytes());
     let mut decoder = Decoder::default();
     let sent: Vec<u8> = header.iter().copied().cycle().take(64 << 10).collect();
     decoder.feed(&sent);
@@ -189,11 +198,31 @@ fn giving_up_between_frames_loses_nothing() {
 }
 
 #[test]
-fn the_largest_piece_of_output_is_four_writes_to_the_port() {
-    let piece = ToHost::ExecOutput {
-        session: Session(u32::MAX),
-        stream: Stream::Err,
-        data: vec![0xff; CHUNK],
-    };
-    assert!(encode(&piece).expect("fits").len() <= 4 * (32 << 10));
+fn data_is_passed_on_as_it_is_and_is_not_covered() {
+    let data = vec![0xff; CHUNK];
+    let message = output_of(Session(u32::MAX), data.clone());
+    let frame = encode_with_data(&message, CHUNK).expect("fits");
+    let empty = output_of(Session(u32::MAX), Vec::new());
+    let Around { before, after } = around(&empty, CHUNK).expect("fits");
+    assert_eq!([&before[..], &data, &after].concat(), frame);
+    let mut decoder = Decoder::default();
+    decoder.feed(&frame);
+    assert_eq!(drain(&mut decoder), vec![Ok(message)]);
+}
+
+#[test]
+fn data_that_breaks_off_swallows_no_frame_that_follows() {
+    let cut = encode_with_data(&output(vec![7; 3000]), 3000).expect("fits");
+    let next = encode_with_data(&output(vec![8; 3000]), 3000).expect("fits");
+    for length in [17, 100, 2000, 3020] {
+        let mut decoder = Decoder::default();
+        decoder.feed(&cut[..length]);
+        decoder.feed(&encode(&ToHost::Started).expect("fits"));
+        for _ in 0..3 {
+            decoder.feed(&next);
+        }
+        let mut seen = drain(&mut decoder);
+        assert_eq!(seen.remove(0), Ok(ToHost::Started), "cut after {length}");
+        assert_eq!(seen, vec![Ok(output(vec![8; 3000])); 3]);
+    }
 }

@@ -15,7 +15,7 @@
 //! | the host that was left never comes | the commands are hung up on when [`Visitors`] is dropped |
 
 use super::{Frame, Guest, LinkError, Shared, exec::hang_up, lock, tasks::carry};
-use crate::{CallId, Decoder, Request, Session, ToGuest, ToHost, WINDOW, encode};
+use crate::{CallId, Decoder, Request, Session, ToGuest, ToHost, WINDOW, encode_with_data};
 use std::{fmt, future::pending, io, pin::Pin, sync::Arc};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -137,7 +137,8 @@ impl Shared {
         let Some(to) = visitors.get(&session) else {
             return false;
         };
-        let sent = encode(message).is_ok_and(|frame| to.try_send(frame).is_ok());
+        let frame = encode_with_data(message, message.data());
+        let sent = frame.is_ok_and(|frame| to.try_send(frame).is_ok());
         // One that says more than it has room for is no longer listened to.
         if !sent || matches!(message, ToHost::ExecEnd { .. } | ToHost::Kept { .. }) {
             visitors.remove(&session);

@@ -1,7 +1,7 @@
 //! A command in a guest.
 
 use super::{Guest, LinkError, framed, lock, say_at_once};
-use crate::{CHUNK, Session, Stream, ToGuest, WINDOW};
+use crate::{INPUT, INPUT_WINDOW, Session, Stream, ToGuest, WINDOW};
 use forkyard_types::{ExitStatus, KeptCommand, NotStarted, WindowSize};
 use std::sync::Arc;
 use tokio::{
@@ -68,7 +68,7 @@ impl Exec {
     pub(super) fn open(guest: &Guest, session: Session, follows: bool) -> Self {
         // Room for its start if that is told, the whole window, and its end.
         let (sender, out) = mpsc::channel(usize::from(WINDOW) + usize::from(follows) + 1);
-        let room = Arc::new(Semaphore::new(WINDOW.into()));
+        let room = Arc::new(Semaphore::new(INPUT_WINDOW.into()));
         lock(&guest.shared.desks).insert(
             session,
             Desk {
@@ -163,7 +163,7 @@ impl ExecInput {
     /// Sends bytes, as fast as the command takes them. Any number. If
     /// cancelled, some of them may have been sent.
     pub async fn send(&self, data: Vec<u8>) -> Result<(), LinkError> {
-        for chunk in data.chunks(CHUNK) {
+        for chunk in data.chunks(INPUT) {
             tokio::select! {
                 room = self.room.acquire() => match room {
                     Ok(room) => room.forget(),
@@ -186,7 +186,7 @@ impl ExecInput {
     pub async fn taken(&self) -> Result<(), LinkError> {
         tokio::select! {
             // Closed once it has ended.
-            _ = self.room.acquire_many(WINDOW.into()) => Ok(()),
+            _ = self.room.acquire_many(INPUT_WINDOW.into()) => Ok(()),
             why = self.guest.closed() => Err(why),
         }
     }
@@ -225,7 +225,7 @@ impl Desk {
     /// Notes that the command has read some of its input. False if it has read
     /// what it never got.
     pub fn room(&self, chunks: u16) -> bool {
-        let fits = self.room.available_permits() + usize::from(chunks) <= usize::from(WINDOW);
+        let fits = self.room.available_permits() + usize::from(chunks) <= usize::from(INPUT_WINDOW);
         if fits {
             self.room.add_permits(chunks.into());
         }

@@ -6,7 +6,7 @@ use std::{fs::File, os::fd::OwnedFd, process::Command};
 /// The calls of an agent, and the host's end of its port.
 fn calls() -> (Arc<Calls>, FrameReader<UnixStream>) {
     let (port, host) = UnixStream::pair().expect("a pair");
-    let outbox = Arc::new(Outbox::new(File::from(OwnedFd::from(port))));
+    let outbox = Arc::new(Outbox::new(File::from(OwnedFd::from(port)).into()));
     outbox.start();
     (Arc::new(Calls::new(outbox)), FrameReader::new(host))
 }
@@ -101,7 +101,7 @@ fn whoever_waits_for_a_fork_is_told_in_the_clone_whoever_asked_for_it() {
 #[test]
 fn memory_that_a_program_marks_is_its_own_and_is_told_in_page_frames() {
     let (port, host) = UnixStream::pair().expect("a pair");
-    let outbox = Arc::new(Outbox::new(File::from(OwnedFd::from(port))));
+    let outbox = Arc::new(Outbox::new(File::from(OwnedFd::from(port)).into()));
     outbox.start();
     // This process is the caller; there is no other to be seen.
     let processes = addresses::tests::process(std::process::id(), 16, &[8, 9, 0, 3]);
