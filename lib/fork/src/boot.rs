@@ -25,7 +25,7 @@ use tracing::{Instrument as _, debug_span, instrument};
 /// not known to be is carried along by every fork.
 const CMDLINE: &str = "console=ttyS0 quiet loglevel=4 panic=-1 no_timer_check \
      cryptomgr.notests page_reporting.page_reporting_order=4 \
-     sysctl.vm.percpu_pagelist_high_fraction=4096 profile=2";
+     sysctl.vm.percpu_pagelist_high_fraction=4096";
 /// Addition to the kernel command line of a guest that is not to guard itself: as a rule all that
 /// runs in a guest belongs to its user, and the host's own guards are between guests.
 const UNGUARDED: &str = " mitigations=off init_on_alloc=0";
