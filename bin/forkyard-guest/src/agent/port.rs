@@ -28,10 +28,6 @@ const PAUSE: u16 = 5000;
 const LOOK: Duration = Duration::from_millis(20);
 /// Bytes that one read of the port gives at most.
 const PIECE: usize = 4096;
-/// Bytes after which more are let gather before they are read.
-const MUCH: usize = 64 << 10;
-/// Time for which they gather: much less than fills the port's buffers.
-const GATHER: Duration = Duration::from_micros(500);
 
 /// The host's end of our conversation, read here.
 #[derive(Debug)]
@@ -39,8 +35,6 @@ pub struct Port {
     file: File,
     /// True if the host has sent something since it last went away or paused.
     talking: bool,
-    /// Bytes read since more were last waited for.
-    flow: usize,
 }
 
 impl Port {
@@ -56,7 +50,6 @@ impl Port {
                     let port = |file| Self {
                         file,
                         talking: false,
-                        flow: 0,
                     };
                     return file
                         .map(port)
@@ -80,14 +73,8 @@ impl Port {
         self.file.read_vectored(&mut pieces)
     }
 
-    /// Waits for something to read; whether there is some. Where much comes, this process is not woken for each
-    /// piece: the program that takes it could do nothing else between two, and an emulated processor forgets all it
-    /// knows of a process's memory when it goes over to another.
-    fn wait(&mut self) -> io::Result<bool> {
-        if std::mem::take(&mut self.flow) >= MUCH {
-            sleep(GATHER);
-            return Ok(true);
-        }
+    /// Waits for something to read; whether there is some.
+    fn wait(&self) -> io::Result<bool> {
         let patience = match self.talking {
             true => PollTimeout::from(PAUSE),
             false => PollTimeout::NONE,
@@ -172,7 +159,6 @@ impl Read for Port {
                 },
                 read => read?,
             };
-            self.flow += read;
             let talked = std::mem::replace(&mut self.talking, read > 0);
             if read > 0 || talked {
                 return Ok(read);
@@ -203,7 +189,6 @@ mod tests {
         let mut port = Port {
             file: File::from(OwnedFd::from(guest)),
             talking: false,
-            flow: 0,
         };
         host.write_all(b"half a mess").expect("taken");
         drop(host);

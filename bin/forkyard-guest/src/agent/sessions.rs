@@ -16,7 +16,7 @@ use super::{
     output::{self, Passage, Sink},
     userland::Userland,
 };
-use forkyard_agent_link::{CHUNK, Command, INPUT_WINDOW, Session, Stream, ToHost, WINDOW};
+use forkyard_agent_link::{CHUNK, Command, Session, Stream, ToHost, WINDOW};
 use forkyard_sys_guest::pipe;
 use forkyard_types::WindowSize;
 use nix::{sys::signal::Signal, unistd::Pid};
@@ -418,22 +418,13 @@ fn feed(
     flow: &Flow,
 ) {
     output::widen(&stdin);
-    // Several at once where more waits already: each message stops the processor once.
-    let mut taken = 0;
-    let mut next = inputs.recv().ok();
-    while let Some(data) = next {
+    for data in inputs {
         if data.is_empty() || stdin.write_all(&data).is_err() {
             return;
         }
-        taken += 1;
-        next = inputs.try_recv().ok();
-        if next.is_none() || taken == INPUT_WINDOW / 3 {
-            let chunks = std::mem::take(&mut taken);
-            if flow.is_heard() {
-                outbox.push(ToHost::ExecMore { session, chunks });
-            }
+        if flow.is_heard() {
+            outbox.push(ToHost::ExecMore { session, chunks: 1 });
         }
-        next = next.or_else(|| inputs.recv().ok());
     }
 }
 
