@@ -476,7 +476,8 @@ mod tests {
 
     #[test]
     fn a_guests_kernel_guards_itself_if_it_is_to() {
-        assert!(command_line(false, Accel::Kvm).ends_with(" mitigations=off"));
-        assert!(!command_line(true, Accel::Tcg).contains("mitigations"));
+        assert!(command_line(false, Accel::Kvm).ends_with(UNGUARDED));
+        let guarded = command_line(true, Accel::Tcg);
+        assert!(!guarded.contains("mitigations") && !guarded.contains("init_on_alloc"));
     }
 }
