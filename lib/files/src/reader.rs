@@ -38,10 +38,13 @@ pub struct Reader<R> {
     /// True if a stream that breaks off between two members is whole.
     open_ended: bool,
     /// The same stream, if it is a pipe.
-    pipe: Option<File>,
+    pipe: Option<Pipe<R>>,
     /// Notes of the sender, as they come.
     pub notes: Vec<String>,
 }
+
+/// A pipe, and whether nothing was read ahead of it.
+type Pipe<R> = (File, fn(&R) -> bool);
 
 /// Content of extended headers for the next member.
 #[derive(Debug, Default)]

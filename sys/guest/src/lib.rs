@@ -1,5 +1,5 @@
 //! The guest kernel's interfaces that no safe crate offers: the random number
-//! generator's pool, what lies in a pipe, network interfaces by ioctl, raw frames, joining a cgroup before exec,
+//! generator's pool, network interfaces by ioctl, raw frames, joining a cgroup before exec,
 //! going before other threads, the ends of processes, discarding free blocks, growing a file
 //! system.
 //!
@@ -12,7 +12,6 @@ pub mod first;
 pub mod grow;
 pub mod heap;
 pub mod interface;
-pub mod pipe;
 pub mod process;
 pub mod random;
 pub mod trim;

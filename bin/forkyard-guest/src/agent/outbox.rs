@@ -1,23 +1,46 @@
 //! Messages of the agent to the host, in order, and held back while the host
 //! wants silence.
 
-use super::{lane::Lane, port};
+use super::{
+    lane::{Lane, Stage},
+    port,
+};
 use forkyard_agent_link::{Session, Stream, ToHost, around, encode_with_data};
 use std::{
     collections::VecDeque,
     io::{self, Write},
-    os::fd::OwnedFd,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
 };
 
 /// Messages waiting; a sender that has more to say waits, too.
 const MOST: usize = 64;
+/// Bytes that are worth the lane: fewer go through the port at once.
+pub const MUCH: usize = 32 << 10;
 
 #[derive(Debug, Default)]
 struct Queue {
     messages: VecDeque<ToHost>,
     held: bool,
+}
+
+impl Way {
+    /// Its lane, to be put back after use unless that failed.
+    fn lane(&mut self) -> Option<Lane> {
+        self.lane.take().or_else(|| Lane::open().ok())
+    }
+
+    fn send(&mut self, frame: &[u8]) -> io::Result<()> {
+        if frame.len() < MUCH {
+            return self.port.write_all(frame);
+        }
+        let Some(mut lane) = self.lane() else {
+            return self.port.write_all(frame);
+        };
+        lane.carry(frame, &mut self.port)?;
+        self.lane = Some(lane);
+        Ok(())
+    }
 }
 
 /// The way out.
@@ -71,28 +94,29 @@ impl Outbox {
         }
     }
 
-    /// Sends so many bytes of a command's output that lie in a pipe, if nothing is queued: no copy is made where
-    /// none need be. Otherwise takes nothing, and returns false.
-    pub fn pass_on(&self, session: Session, stream: Stream, from: &OwnedFd, bytes: usize) -> bool {
-        let Some(mut way) = self.free_way() else {
-            return false;
-        };
+    /// Sends so many bytes of a command's output, which a stage has, if nothing is queued. Otherwise takes nothing,
+    /// and returns false. After an error they are lost.
+    pub fn pass_on(
+        &self,
+        session: Session,
+        stream: Stream,
+        from: &Stage,
+        bytes: usize,
+    ) -> io::Result<bool> {
         let message = ToHost::ExecOutput {
             session,
             stream,
             data: Vec::new(),
         };
-        let (Ok(frame), Ok(mut lane)) = (
-            around(&message, bytes),
-            way.lane.take().map_or_else(Lane::open, Ok),
-        ) else {
-            return false;
+        let Some(mut way) = self.free_way() else {
+            return Ok(false);
         };
-        match lane.send(&frame, from, bytes, &mut way.port) {
-            Ok(()) => way.lane = Some(lane),
-            Err(error) => eprintln!("forkyard-guest: to the host: {error}"),
-        }
-        true
+        let (Ok(frame), Some(mut lane)) = (around(&message, bytes), way.lane()) else {
+            return Ok(false);
+        };
+        lane.pass_on(&frame, from, bytes, &mut way.port)?;
+        way.lane = Some(lane);
+        Ok(true)
     }
 
     /// The port, if nothing is queued and it is free. As in `send_next`, it is taken before the queue is let go, so
@@ -158,7 +182,7 @@ impl Outbox {
 fn write(way: &mut Way, message: &ToHost) {
     let frame = encode_with_data(message, message.data()).map_err(io::Error::other);
     // Without a host there is no peer to tell; the next one says Hello.
-    if let Err(error) = frame.and_then(|frame| way.port.write_all(&frame)) {
+    if let Err(error) = frame.and_then(|frame| way.send(&frame)) {
         eprintln!("forkyard-guest: to the host: {error}");
     }
 }

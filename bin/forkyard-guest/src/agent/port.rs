@@ -1,6 +1,7 @@
 //! The channel to the host: a port of the virtio console.
 
 use nix::{
+    errno::Errno,
     fcntl::{OFlag, SpliceFFlags, splice},
     poll::{PollFd, PollFlags, PollTimeout, poll},
 };
@@ -95,19 +96,13 @@ fn seen(file: &File, wanted: PollFlags, patience: PollTimeout) -> nix::Result<Po
 pub struct Writer(File);
 
 impl Writer {
-    /// Passes on so many bytes that a pipe holds, without a copy where it can be.
-    pub fn pass(&mut self, from: &OwnedFd, mut bytes: usize) -> io::Result<()> {
-        while bytes > 0 {
-            let to = &self.0;
-            let passed = self.when_there_is_room(|| {
-                splice(from, None, to, None, bytes, SpliceFFlags::SPLICE_F_MOVE).map_err(Into::into)
-            })?;
-            match passed {
-                0 => return Err(io::ErrorKind::UnexpectedEof.into()),
-                passed => bytes -= passed,
-            }
-        }
-        Ok(())
+    /// Passes on what a pipe of ours holds, so many bytes at most, without a copy. Returns how many; none, if the
+    /// kernel had no memory for it and threw them away.
+    pub fn pass(&mut self, from: &OwnedFd, most: usize) -> io::Result<usize> {
+        let to = &self.0;
+        self.when_there_is_room(|| {
+            splice(from, None, to, None, most, SpliceFFlags::SPLICE_F_MOVE).map_err(Into::into)
+        })
     }
 
     /// Waits for room, and for a host if there is none.
@@ -121,9 +116,11 @@ impl Writer {
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
                 written => return written,
             }
-            let seen = seen(&self.0, PollFlags::POLLOUT, PollTimeout::NONE)?;
-            if !seen.contains(PollFlags::POLLOUT) {
-                sleep(LOOK);
+            match seen(&self.0, PollFlags::POLLOUT, PollTimeout::NONE) {
+                Ok(seen) if seen.contains(PollFlags::POLLOUT) => {}
+                Ok(_) => sleep(LOOK),
+                Err(Errno::EINTR) => {}
+                Err(error) => return Err(error.into()),
             }
         }
     }

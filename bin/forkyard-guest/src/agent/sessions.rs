@@ -10,20 +10,20 @@ use super::{
     console::{self, Console},
     group::{Group, Mark},
     kept::Kept,
-    lane,
+    lane::Stage,
     launch::{self, Launched},
-    outbox::Outbox,
+    outbox::{MUCH, Outbox},
     output::{self, Passage, Sink},
     userland::Userland,
 };
+use crate::PROGRAM;
 use forkyard_agent_link::{CHUNK, Command, Session, Stream, ToHost, WINDOW};
-use forkyard_sys_guest::pipe;
-use forkyard_types::WindowSize;
+use forkyard_types::{NotStarted, WindowSize};
 use nix::{sys::signal::Signal, unistd::Pid};
 use std::{
     collections::BTreeMap,
     fs::File,
-    io::Write,
+    io::{self, Write},
     os::fd::OwnedFd,
     process::Child,
     sync::{
@@ -42,9 +42,6 @@ const ENDING: [Signal; 4] = [
     Signal::SIGTERM,
 ];
 
-/// Bytes of output that are passed on uncopied: for fewer, its system calls cost more than a copy.
-const MUCH: usize = 32 << 10;
-
 /// Limit of a command's output, and whether it has a reader.
 #[derive(Debug)]
 struct Flow {
@@ -61,6 +58,8 @@ struct Attended {
     console: Console,
     flow: Arc<Flow>,
     passage: Passage,
+    /// Where its output waits uncopied, if it is of our own program.
+    stage: Option<Stage>,
 }
 
 impl Sink for Attended {
@@ -81,29 +80,49 @@ impl Sink for Attended {
     }
 
     fn take_from(&self, stream: Stream, from: &OwnedFd) -> bool {
-        let bytes = pipe::holds(from).unwrap_or(0).min(CHUNK);
-        if bytes < MUCH {
+        let Some(stage) = self.stage.as_ref().filter(|_| stream == Stream::Out) else {
             return false;
+        };
+        // Nothing of ours is locked: its writer may hold this up.
+        let Ok(bytes @ 1..) = stage.take(from, CHUNK) else {
+            return false;
+        };
+        if bytes < MUCH {
+            self.take(stream, &stage.read());
+            return true;
         }
         match self.flow.take(bytes) {
-            Way::Host => {
-                if !self.outbox.pass_on(self.session, stream, from, bytes) {
-                    let data = lane::taken(from, bytes);
-                    self.outbox.push(ToHost::ExecOutput {
-                        session: self.session,
-                        stream,
-                        data,
-                    });
-                }
-            }
+            Way::Host => match self.outbox.pass_on(self.session, stream, stage, bytes) {
+                Ok(true) => {}
+                Ok(false) => self.outbox.push(ToHost::ExecOutput {
+                    session: self.session,
+                    stream,
+                    data: stage.read(),
+                }),
+                Err(error) => self.lose(&error),
+            },
             Way::Console { bytes: shown, last } => {
-                let data = lane::taken(from, bytes);
-                let shown = shown.min(data.len());
-                self.console.tell(&self.name, &data[..shown], last);
+                self.console.tell(&self.name, &stage.read()[..shown], last);
             }
-            Way::Nowhere => drop(lane::taken(from, bytes)),
+            Way::Nowhere => drop(stage.read()),
         }
         true
+    }
+}
+
+impl Attended {
+    /// Some of its output is lost: its client hears no more of it but that.
+    fn lose(&self, error: &io::Error) {
+        self.flow.detach();
+        self.outbox.push(ToHost::ExecEnd {
+            session: self.session,
+            outcome: Err(NotStarted {
+                code: NotStarted::CANNOT_RUN,
+                message: format!(
+                    "the guest lost some of its output on the way to the host: {error}"
+                ),
+            }),
+        });
     }
 }
 
@@ -197,8 +216,7 @@ impl Sessions {
         let leader = leader_of(&child);
         let group = Group::new(self.userland.clone(), mark, leader, own);
         if !keeps {
-            let name = console::name(&command.argv);
-            return self.attend(session, name, child, terminal.map(Arc::new), group);
+            return self.attend(session, command, child, terminal.map(Arc::new), group);
         }
         self.kept.take_in(session, command, child, terminal, group);
     }
@@ -206,7 +224,7 @@ impl Sessions {
     fn attend(
         &self,
         session: Session,
-        name: String,
+        command: &Command,
         mut child: Child,
         terminal: Option<Arc<OwnedFd>>,
         group: Group,
@@ -219,6 +237,8 @@ impl Sessions {
         let (input, inputs) = channel();
         let (outbox, table) = (self.outbox.clone(), self.table.clone());
         let console = self.console.clone();
+        let name = console::name(&command.argv);
+        let stage = is_of_files(command).then(Stage::open).and_then(Result::ok);
         let stdin = match &terminal {
             Some(terminal) => terminal.try_clone().ok(),
             None => child.stdin.take().map(OwnedFd::from),
@@ -246,6 +266,7 @@ impl Sessions {
                 console,
                 flow: flow.clone(),
                 passage: Passage::default(),
+                stage,
             });
             let outcome = output::see_through(&mut child, outputs, &sink);
             // Another command may have the number by now, of another host or in
@@ -356,6 +377,15 @@ impl Sessions {
             launch::resize(&terminal, size);
         }
     }
+}
+
+/// Tells whether a command is our own program that reads and writes files.
+fn is_of_files(command: &Command) -> bool {
+    command.argv.get(1).is_some_and(|word| word == "files")
+        && command
+            .argv
+            .first()
+            .is_some_and(|program| program == PROGRAM)
 }
 
 fn leader_of(child: &Child) -> Pid {

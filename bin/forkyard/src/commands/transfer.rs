@@ -16,7 +16,7 @@ use serde_json::json;
 use std::{
     fs::{self, File},
     io::Write,
-    os::unix::fs::FileExt,
+    os::unix::fs::{FileExt, OpenOptionsExt},
     path::{Path, PathBuf},
     process::ExitCode,
 };
@@ -199,11 +199,18 @@ pub async fn export(client: &Client, format: Format, wanted: Export) -> anyhow::
         .file
         .parent()
         .filter(|dir| !dir.as_os_str().is_empty());
+    // The error of `tempfile` names a file that the user never asked for.
+    let mut why = None;
     let half = tempfile::Builder::new()
         .prefix(".forkyard-export.")
-        .tempfile_in(beside.unwrap_or(Path::new(".")))
-        // Its own error names a file that the user never asked for.
-        .map_err(|error| std::io::Error::from(error.kind()))
+        .make_in(beside.unwrap_or(Path::new(".")), |path| {
+            let mut options = File::options();
+            options.read(true).write(true).create_new(true).mode(0o600);
+            options
+                .open(path)
+                .inspect_err(|error| why = error.raw_os_error())
+        })
+        .map_err(|error| why.map_or(error, std::io::Error::from_raw_os_error))
         .with_context(|| format!("cannot write {}", wanted.file.display()))?;
     let wait = spinner(format!("preparing the disk of {}", wanted.name));
     let disk = client.disk(&path).await;

@@ -15,7 +15,9 @@
 //! | the host that was left never comes | the commands are hung up on when [`Visitors`] is dropped |
 
 use super::{Frame, Guest, LinkError, Shared, exec::hang_up, lock, tasks::carry};
-use crate::{CallId, Decoder, Request, Session, ToGuest, ToHost, WINDOW, encode_with_data};
+use crate::{
+    CallId, Decoder, INPUT_WINDOW, Request, Session, ToGuest, ToHost, WINDOW, encode_with_data,
+};
 use std::{fmt, future::pending, io, pin::Pin, sync::Arc};
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -23,7 +25,7 @@ use tokio::{
 };
 
 /// Messages of one command that may be under way to its client: both windows, its start and its end.
-const EACH: usize = 2 * WINDOW as usize + 2;
+const EACH: usize = WINDOW as usize + INPUT_WINDOW as usize + 2;
 /// Commands that may be begun beside those that were handed over.
 const MORE: usize = 16;
 

@@ -8,16 +8,19 @@ use nix::{
 };
 use std::{
     fs::File,
-    io::{self, Read, Write},
+    io::{self, BufReader, Read, Write},
 };
 
-impl Reader<File> {
-    /// Starts with a stream that comes through a pipe: data goes into files without a copy of ours.
+/// Bytes of a member that are worth it: headers and small files are read ahead, many at once.
+const MUCH: u64 = 64 << 10;
+
+impl Reader<BufReader<File>> {
+    /// Starts with a stream that comes through a pipe: much data goes into files without a copy of ours.
     pub fn of_pipe(pipe: File) -> io::Result<Self> {
         let same = pipe.try_clone()?;
         Ok(Self {
-            pipe: Some(same),
-            ..Self::new(pipe)
+            pipe: Some((same, |from| from.buffer().is_empty())),
+            ..Self::new(BufReader::new(pipe))
         })
     }
 }
@@ -32,7 +35,11 @@ impl<R: Read> Reader<R> {
         buffer: &mut [u8],
     ) -> Result<io::Result<usize>, FilesError> {
         let want = usize::try_from(most.min(self.left)).unwrap_or(usize::MAX);
-        while let Some(pipe) = self.pipe.as_ref().filter(|_| want > 0) {
+        while let Some((pipe, is_at)) = &self.pipe
+            && self.left >= MUCH
+            && want > 0
+            && is_at(&self.from)
+        {
             match splice(pipe, None, file, None, want, SpliceFFlags::SPLICE_F_MOVE) {
                 Ok(0) => return Err(FilesError::Short),
                 Ok(moved) => {
