@@ -23,7 +23,7 @@ use std::{
     ffi::CString,
     fs::{self, File},
     io::{self, Write as _},
-    os::unix::process::CommandExt,
+    os::unix::{fs::symlink, process::CommandExt},
     path::Path,
     process::{Command, ExitCode},
 };
@@ -66,6 +66,7 @@ fn boot() -> Outcome<Infallible> {
         mount_at(kind, Path::new(place))?;
     }
     mount_shared_memory()?;
+    link_streams()?;
     let cmdline =
         fs::read_to_string("/proc/cmdline").map_err(doing("read the kernel's command line"))?;
     let option = |name: &str| {
@@ -109,6 +110,25 @@ fn boot() -> Outcome<Infallible> {
 fn mount_at(kind: &str, place: &Path) -> Outcome {
     fs::create_dir_all(place).map_err(doing(format!("create {}", place.display())))?;
     mount_with(kind, place, "")
+}
+
+/// Makes what programs take for their own streams; container images expect it to be there, and the device file system
+/// has none of it.
+fn link_streams() -> Outcome {
+    let links = [
+        ("/proc/self/fd", "/dev/fd"),
+        ("/proc/self/fd/0", "/dev/stdin"),
+        ("/proc/self/fd/1", "/dev/stdout"),
+        ("/proc/self/fd/2", "/dev/stderr"),
+    ];
+    for (to, link) in links {
+        if let Err(error) = symlink(to, link)
+            && error.kind() != io::ErrorKind::AlreadyExists
+        {
+            return Err(doing(format!("link {link}"))(error));
+        }
+    }
+    Ok(())
 }
 
 /// Mounts what shm_open(3) takes. Small inits do not, and the others leave one that is there alone.

@@ -150,7 +150,7 @@ impl Guest {
             last,
             elsewhere,
         };
-        tasks::start(&shared, stream, ends, calls);
+        tasks::start(&shared, socket.into(), stream, ends, calls);
         Ok(Self {
             shared,
             _open: Arc::new(open),

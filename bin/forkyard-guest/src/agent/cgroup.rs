@@ -7,6 +7,9 @@
 //!   +-- refused (`forkyard-friendly` has made /user/exec threaded): command enters /user/exec alone
 //! ```
 //!
+//! If the agent dies, its successor knows by the groups which commands lost their clients with it: those that
+//! are kept, and those that had ended before, have a limit that no other has.
+//!
 //! A process with the right to do so may still move itself elsewhere: see [`super::group`].
 
 use super::userland::{Userland, processes_in};
@@ -24,6 +27,12 @@ const PREFIX: &str = "command-";
 const TRIES: usize = 8;
 /// Most levels below a command's group that are removed with it.
 const DEPTH: u32 = 16;
+
+/// Limit of groups below a group, which the kernel does not set.
+const LIMIT: &str = "cgroup.max.descendants";
+/// What it is where no client waits for the command, and of the others.
+const SPARED: &str = "65536";
+const WAITED_FOR: &str = "max";
 
 /// Groups that held processes when their commands had ended.
 type Left = Arc<Mutex<VecDeque<PathBuf>>>;
@@ -47,6 +56,21 @@ impl CommandGroups {
             above,
             left: Arc::new(Mutex::new(left)),
         }
+    }
+
+    /// Groups of an earlier worker's commands whose clients were told that they are lost, with their names.
+    pub fn lost(&self) -> Vec<(String, CommandGroup)> {
+        let left = lock(&self.left).clone();
+        let lost = left.into_iter().filter(|folder| {
+            let limit = fs::read_to_string(folder.join(LIMIT)).unwrap_or_default();
+            limit.trim_end() == WAITED_FOR
+        });
+        lost.filter_map(|folder| {
+            let name = folder.file_name()?.to_str()?.strip_prefix(PREFIX)?;
+            let left = self.left.clone();
+            Some((name.to_owned(), CommandGroup { folder, left }))
+        })
+        .collect()
     }
 
     /// Makes a group of this name; none where the kernel refuses.
@@ -97,9 +121,16 @@ impl CommandGroup {
         let _ = fs::write(self.folder.join("cgroup.kill"), "1");
     }
 
+    /// No client waits for its command: it does not end with the agent.
+    pub fn spare(&self) {
+        // A kernel that refuses has it end with the agent.
+        let _ = fs::write(self.folder.join(LIMIT), SPARED);
+    }
+
     /// Removes it now that its command has ended, or as soon as what that left running has.
     pub fn remove(&self) {
         if !is_gone(&self.folder) {
+            self.spare();
             lock(&self.left).push_back(self.folder.clone());
         }
     }
@@ -148,6 +179,19 @@ mod tests {
         fs::write(&process, "").expect("written");
         first.remove();
         let second = groups.make("b").expect("made");
+        // Which the kernel makes.
+        fs::write(second.folder.join(LIMIT), "max\n").expect("written");
+        let lost = CommandGroups::of(&Userland::at(root.path())).lost();
+        let names: Vec<_> = lost.iter().map(|(name, _)| name.as_str()).collect();
+        assert_eq!(names, ["b"], "the command of the other has ended");
+        second.spare();
+        assert!(
+            CommandGroups::of(&Userland::at(root.path()))
+                .lost()
+                .is_empty()
+        );
+        fs::remove_file(second.folder.join(LIMIT)).expect("removed");
+        fs::remove_file(first.folder.join(LIMIT)).expect("removed");
         assert!(first.folder.exists(), "its process lives");
         fs::remove_file(process).expect("removed");
         second.remove();

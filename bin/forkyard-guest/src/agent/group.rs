@@ -43,6 +43,11 @@ impl Mark {
         Self(RequestId::random().to_string())
     }
 
+    /// The mark of a command's control group.
+    pub fn of(name: String) -> Self {
+        Self(name)
+    }
+
     /// Environment variable that carries it.
     pub fn variable(&self) -> (&'static str, &str) {
         (MARK, &self.0)
@@ -75,6 +80,11 @@ impl Group {
         }
     }
 
+    /// Group of a command of an earlier worker, whose first process is not known.
+    pub fn lost(userland: Userland, mark: Mark, cgroup: CommandGroup) -> Self {
+        Self::new(userland, mark, Pid::from_raw(i32::MAX), Some(cgroup))
+    }
+
     /// Sends a signal that a user has sent. Those of a terminal's keys are for the process group, as on
     /// a terminal; any other is for the command's first process, as of kill(1).
     pub fn pass(&self, signal: Signal) {
@@ -84,6 +94,13 @@ impl Group {
         } else {
             kill(self.leader, signal)
         };
+    }
+
+    /// No client waits for it: it does not end with the agent.
+    pub fn spare(&self) {
+        if let Some(cgroup) = &self.cgroup {
+            cgroup.spare();
+        }
     }
 
     /// Gives back what the command had, now that it has ended.

@@ -68,7 +68,7 @@ impl Sink for Entry {
             let waited = self.changed.wait_while(said, awaited);
             said = waited.unwrap_or_else(PoisonError::into_inner);
             if said.log.is_full(data.len()) {
-                said.log.drop_oldest();
+                said.log.drop_some(data.len());
             }
         }
         // A chunk that some reader has been sent already is not added to.

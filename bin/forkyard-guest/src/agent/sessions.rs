@@ -180,10 +180,18 @@ pub struct Sessions {
 impl Sessions {
     /// Commands of this user code.
     pub fn new(outbox: Arc<Outbox>, userland: Userland) -> Self {
+        let groups = CommandGroups::of(&userland);
+        for (name, cgroup) in groups.lost() {
+            let group = Group::lost(userland.clone(), Mark::of(name), cgroup);
+            thread::spawn(move || {
+                group.hang_up();
+                group.release();
+            });
+        }
         Self {
             kept: Kept::new(outbox.clone()),
             outbox,
-            groups: CommandGroups::of(&userland),
+            groups,
             userland,
             table: Table::default(),
             console: Console::of_guest(),
@@ -218,6 +226,7 @@ impl Sessions {
         if !keeps {
             return self.attend(session, command, child, terminal.map(Arc::new), group);
         }
+        group.spare();
         self.kept.take_in(session, command, child, terminal, group);
     }
 

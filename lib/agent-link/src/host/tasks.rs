@@ -4,12 +4,13 @@ use super::{
     Call, Frame, LinkError, Shared, Waking, elsewhere::Elsewhere, exec::Desk, lock, pace::Pace,
     say_at_once,
 };
-use crate::{CallId, Decoder, FrameError, Request, ToGuest, ToHost};
+use crate::{CallId, Decoder, FrameError, Request, ToGuest, ToHost, VERSION, encode};
 use forkyard_types::{ApiError, ErrorKind};
 use std::{
     io,
+    path::{Path, PathBuf},
     sync::{Arc, atomic::Ordering},
-    time::{Instant, SystemTime, UNIX_EPOCH},
+    time::{Duration, Instant, SystemTime, UNIX_EPOCH},
 };
 use tokio::{
     io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt},
@@ -19,8 +20,10 @@ use tokio::{
 
 /// Calls of one guest that may be unanswered.
 const CALLS: usize = 64;
-/// Frames that make no sense before the guest is given up on.
+/// Frames that make no sense before the connection is closed.
 const NONSENSE: u32 = 64;
+/// Time after which it is made again.
+const AGAIN: Duration = Duration::from_secs(2);
 
 /// Part of the handles that a connection's task has.
 #[derive(Debug)]
@@ -35,7 +38,8 @@ pub struct Ends {
 
 pub fn start(
     shared: &Arc<Shared>,
-    stream: UnixStream,
+    socket: PathBuf,
+    mut stream: UnixStream,
     mut ends: Ends,
     calls: mpsc::Sender<(CallId, Request)>,
 ) {
@@ -43,13 +47,29 @@ pub fn start(
     // those goes, `last` fails and the connection closes.
     let shared = shared.clone();
     tokio::spawn(async move {
-        let held = shared.held.subscribe();
-        let moved = tokio::select! {
-            biased;
-            // First: the machine here ends as soon as this is said.
-            Some(elsewhere) = ends.elsewhere.recv() => Ok(elsewhere),
-            why = carry(stream, (&mut ends.queued, &mut ends.directed), held, &shared, &calls) => Err(why),
-            _ = ends.last.changed() => Err(LinkError::Closed),
+        let moved = loop {
+            let held = shared.held.subscribe();
+            let why = tokio::select! {
+                biased;
+                // First: the machine here ends as soon as this is said.
+                Some(elsewhere) = ends.elsewhere.recv() => break Ok(elsewhere),
+                why = carry(stream, (&mut ends.queued, &mut ends.directed), held, &shared, &calls) => why,
+                _ = ends.last.changed() => break Err(LinkError::Closed),
+            };
+            let LinkError::Protocol { .. } = why else {
+                break Err(why);
+            };
+            // Its machine runs on, and it may talk sense again: its agent may be another by then.
+            shared.break_off(&why);
+            stream = tokio::select! {
+                biased;
+                Some(elsewhere) = ends.elsewhere.recv() => break Ok(elsewhere),
+                again = begun_again(&socket) => match again {
+                    Ok(stream) => stream,
+                    Err(error) => break Err(failed(error)),
+                },
+                _ = ends.last.changed() => break Err(LinkError::Closed),
+            };
         };
         let why = match moved {
             Err(why) => why,
@@ -64,6 +84,15 @@ pub fn start(
         }
         lock(&shared.visitors).clear();
     });
+}
+
+/// Connects to a guest that has talked nonsense, after a while.
+async fn begun_again(socket: &Path) -> io::Result<UnixStream> {
+    tokio::time::sleep(AGAIN).await;
+    let mut stream = UnixStream::connect(socket).await?;
+    let hello = encode(&ToGuest::Hello { version: VERSION }).map_err(io::Error::other)?;
+    stream.write_all(&hello).await?;
+    Ok(stream)
 }
 
 /// Writes and reads until one of both fails.
@@ -230,15 +259,20 @@ impl Shared {
         }
     }
 
+    /// Commands and calls that are under way are lost.
+    fn break_off(&self, why: &LinkError) {
+        lock(&self.calls).retain(|_, call| *call == Call::Answering);
+        for (_, desk) in std::mem::take(&mut *lock(&self.desks)) {
+            desk.lose(why.clone());
+        }
+        lock(&self.visitors).clear();
+    }
+
     /// The commands and calls of an agent that died are lost. So may be what
     /// it was told last: it is said again to its successor, which holds user
     /// code still until it knows.
     fn restarted(&self) {
-        lock(&self.calls).retain(|_, call| *call == Call::Answering);
-        for (_, desk) in std::mem::take(&mut *lock(&self.desks)) {
-            desk.lose(LinkError::Lost);
-        }
-        lock(&self.visitors).clear();
+        self.break_off(&LinkError::Lost);
         let again = match lock(&self.waking).clone() {
             Some(Waking { identify, released }) => {
                 let release = released.then_some(ToGuest::Release);

@@ -20,6 +20,7 @@ const SOON: Duration = Duration::from_secs(20);
 struct Agent {
     stream: UnixStream,
     decoder: Decoder,
+    listener: UnixListener,
     _folder: tempfile::TempDir,
 }
 
@@ -56,6 +57,7 @@ async fn pair() -> (Guest, Agent, mpsc::Receiver<(CallId, Request)>) {
         Agent {
             stream,
             decoder: Decoder::default(),
+            listener,
             _folder: folder,
         },
         called,

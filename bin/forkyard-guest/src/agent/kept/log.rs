@@ -20,7 +20,21 @@ impl Log {
         !self.chunks.is_empty() && self.bytes + more > KeptCommand::OUTPUT
     }
 
-    pub fn drop_oldest(&mut self) {
+    /// Drops the oldest output, of which so much has to go. A part of a chunk keeps its number.
+    pub fn drop_some(&mut self, more: usize) {
+        let over = (self.bytes + more).saturating_sub(KeptCommand::OUTPUT);
+        if let Some((_, data)) = self.chunks.front_mut()
+            && data.len() > over
+        {
+            data.drain(..over);
+            self.bytes -= over;
+            self.lost += u64::try_from(over).unwrap_or(u64::MAX);
+            return;
+        }
+        self.drop_oldest();
+    }
+
+    fn drop_oldest(&mut self) {
         if let Some((_, data)) = self.chunks.pop_front() {
             self.first += 1;
             self.bytes -= data.len();
@@ -116,11 +130,16 @@ mod tests {
         let text = vec![b'x'; JOINED];
         for _ in 0..100 {
             while log.is_full(text.len()) {
-                log.drop_oldest();
+                log.drop_some(text.len());
             }
             log.push(Stream::Out, &text, true);
         }
         assert_eq!(log.bytes, KeptCommand::OUTPUT);
+        let mut one = Log::default();
+        one.push(Stream::Out, &vec![b'x'; KeptCommand::OUTPUT], true);
+        one.drop_some(3);
+        one.push(Stream::Out, b"end", true);
+        assert_eq!((one.bytes, one.lost), (KeptCommand::OUTPUT, 3));
         assert_eq!(log.lost, 100 * 4096 - 131_072);
         assert!(log.get(log.first).is_some() && log.get(log.end()).is_none());
     }

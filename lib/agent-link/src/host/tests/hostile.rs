@@ -151,10 +151,23 @@ proptest! {
 }
 
 #[tokio::test]
-async fn a_guest_that_talks_nonsense_without_end_is_hung_up_on() {
+async fn a_guest_that_talks_nonsense_is_hung_up_on_and_heard_again() {
     let (guest, mut agent, _calls) = pair().await;
+    let asked = guest.exec(Command::of_root(vec!["x".into()])).await;
+    let mut exec = asked.expect("asked");
     let noise = vec![b'F'; 1 << 20];
     let floods = async { while agent.stream.write_all(&noise).await.is_ok() {} };
-    let (why, ()) = tokio::join!(guest.closed(), floods);
-    assert!(matches!(why, LinkError::Protocol { .. }), "{why}");
+    let (end, ()) = tokio::join!(exec.next(), floods);
+    assert!(
+        matches!(end, Some(ExecOut::Lost(LinkError::Protocol { .. }))),
+        "{end:?}"
+    );
+    (agent.stream, _) = agent.listener.accept().await.expect("connected again");
+    agent.decoder = Decoder::default();
+    assert_eq!(agent.hear().await, ToGuest::Hello { version: VERSION });
+    let (pong, ()) = tokio::join!(guest.ping(SOON), async {
+        assert_eq!(agent.hear().await, ToGuest::Ping);
+        agent.say(&ToHost::MemoryWait { percent: 1 }).await;
+    });
+    pong.expect("answered");
 }
