@@ -189,6 +189,8 @@ pub enum Command {
     )]
     Unpublish(Closed),
     /// Copy files and folders between here and a VM. Sockets and devices are left out, and told.
+    ///
+    /// Modes are kept, but for set-id bits.
     #[command(
         after_help = "Examples:\n  forkyard cp input p:/root && forkyard cp p-3:/root/result .\n  forkyard cp p:/srv - | tar x\n  tar c src | forkyard cp - p:/srv"
     )]
@@ -252,7 +254,8 @@ pub enum Command {
     },
     /// Wait until a VM runs, is paused, has stopped or is removed.
     ///
-    /// Exits with 1 if that can come no more: the VM has stopped, or is removed, instead.
+    /// Exits with 1 if something else happens first: the VM stops, or is removed. One that is stopped already
+    /// may be started yet, and is waited for.
     #[command(after_help = "Example: forkyard wait p-3 --until removed --timeout 60")]
     Wait(Wait),
     /// Power VMs off; their records stay until `rm`.

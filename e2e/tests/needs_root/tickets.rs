@@ -95,6 +95,11 @@ fn programs_get_their_answers_though_the_agent_dies_during_the_call() {
         host.sh("p", "grep -c 'on p' /m/out || true") == "2"
     });
     let before = host.sh("p", "agent-worker");
+    let lost = "echo $$ >/m/lost; sleep 1000; :";
+    let lost = host.start(["exec", "p", "--", "sh", "-c", lost], "");
+    eventually("another command", || {
+        host.sh("p", "cat /m/lost 2>/dev/null || true") != ""
+    });
     let kill = format!("kill -9 {before}");
     // It goes with the agent that ran it.
     host.start(["exec", "p", "--", "sh", "-c", &kill], "")
@@ -104,6 +109,12 @@ fn programs_get_their_answers_though_the_agent_dies_during_the_call() {
     });
     assert_ne!(host.sh("p", "agent-worker"), before);
     assert_eq!(host.vms().len(), 1);
+    // What a client was told is lost ends, and what no client waited for went on.
+    lost.wait().exited(125);
+    eventually("its end", || {
+        let runs = "kill -0 $(cat /m/lost) 2>/dev/null && echo yes || true";
+        host.sh("p", runs).is_empty()
+    });
 
     // A ticket ends with the VM of the process that held it, and with its clones theirs.
     let nested = "vmfork run -n 1 -- vmfork run -n 1 -- sleep 1000";

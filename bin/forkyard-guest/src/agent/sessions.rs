@@ -278,6 +278,8 @@ impl Sessions {
                 stage,
             });
             let outcome = output::see_through(&mut child, outputs, &sink);
+            // What it left running goes on, also without this agent.
+            group.spare();
             // Another command may have the number by now, of another host or in
             // a clone.
             lock(&table).retain(|_, running| !Arc::ptr_eq(&running.flow, &flow));

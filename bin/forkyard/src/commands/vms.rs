@@ -269,6 +269,9 @@ pub async fn inspect(client: &Client, format: Format, vm: &str) -> anyhow::Resul
     say!("\nepoch    {}", seen.vm.epoch);
     say!("mac      {}", seen.vm.address.mac);
     say!("network  {}", output::network(&seen.network));
+    for (name, value) in &seen.vm.labels.0 {
+        say!("label    {name}={value}");
+    }
     if let Some(image) = seen.memory_image {
         say!(
             "memory   a view of an image of {} in {} layers; {} of it, {} with data, served in {} requests, to {} users",

@@ -96,9 +96,23 @@ async fn until(client: &Client, format: Format, wanted: &Wait) -> anyhow::Result
             Seen::Never(why) => bail!("{} {why}", wanted.vm),
             Seen::NotYet => {}
         }
-        if state.is_none() && !told && format == Format::Text {
-            tell!("there is no VM {} yet: waiting until there is", wanted.vm);
+        if !told && format == Format::Text {
             told = true;
+            match state {
+                None => tell!("there is no VM {} yet: waiting until there is", wanted.vm),
+                Some(VmState::Stopped) => tell!(
+                    "{} is stopped: waiting until it is started, by `forkyard start` or for a restart",
+                    wanted.vm
+                ),
+                Some(
+                    VmState::Starting
+                    | VmState::Warm
+                    | VmState::Running
+                    | VmState::Paused
+                    | VmState::Ending
+                    | VmState::Checkpoint,
+                ) => told = false,
+            }
         }
         was = state.or(was);
         tokio::select! {
