@@ -98,7 +98,7 @@ fn programs_get_their_answers_though_the_agent_dies_during_the_call() {
     let lost = "echo $$ >/m/lost; sleep 1000; :";
     let lost = host.start(["exec", "p", "--", "sh", "-c", lost], "");
     eventually("another command", || {
-        host.sh("p", "cat /m/lost 2>/dev/null || true") != ""
+        !host.sh("p", "cat /m/lost 2>/dev/null || true").is_empty()
     });
     let kill = format!("kill -9 {before}");
     // It goes with the agent that ran it.

@@ -78,12 +78,12 @@ pub fn encode_with_data<T: Serialize>(message: &T, data: usize) -> Result<Vec<u8
     Ok(frame)
 }
 
-/// What lies around data of which only the length is known.
+/// Bytes around data of which only the length is known.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Around {
-    /// What comes before it.
+    /// Bytes before it.
     pub before: Vec<u8>,
-    /// What comes after it.
+    /// Bytes after it.
     pub after: [u8; TRAILER],
 }
 

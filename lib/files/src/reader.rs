@@ -37,7 +37,7 @@ pub struct Reader<R> {
     room: u64,
     /// True if a stream that breaks off between two members is whole.
     open_ended: bool,
-    /// The same stream, if it is a pipe.
+    /// Another descriptor of the stream, if it is a pipe.
     pipe: Option<Pipe<R>>,
     /// Notes of the sender, as they come.
     pub notes: Vec<String>,

@@ -30,7 +30,7 @@ const DEPTH: u32 = 16;
 
 /// Limit of groups below a group, which the kernel does not set.
 const LIMIT: &str = "cgroup.max.descendants";
-/// What it is where no client waits for the command, and of the others.
+/// The limit of a command that no client waits for, and that of the others.
 const SPARED: &str = "65536";
 const WAITED_FOR: &str = "max";
 

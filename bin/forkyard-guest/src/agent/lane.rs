@@ -213,7 +213,7 @@ mod tests {
 
     #[test]
     fn data_of_whole_pages_and_of_crumbs_arrives_as_it_is() {
-        let whole: Vec<u8> = (0..CHUNK).map(|at| (at % 251) as u8).collect();
+        let whole: Vec<u8> = (0..=250).cycle().take(CHUNK).collect();
         // Each in a page of its own.
         for (piece, count) in [(&whole[..], 1), (&[9; 2049][..], 63)] {
             let (from, to) = pipe2(OFlag::O_CLOEXEC).expect("a pipe");

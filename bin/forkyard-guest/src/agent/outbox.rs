@@ -25,7 +25,7 @@ struct Queue {
 }
 
 impl Way {
-    /// Its lane, to be put back after use unless that failed.
+    /// Takes the lane, to be put back after use unless that failed.
     fn lane(&mut self) -> Option<Lane> {
         self.lane.take().or_else(|| Lane::open().ok())
     }

@@ -58,7 +58,7 @@ struct Attended {
     console: Console,
     flow: Arc<Flow>,
     passage: Passage,
-    /// Where its output waits uncopied, if it is of our own program.
+    /// Pipe in which its output waits uncopied, if it is of our own program.
     stage: Option<Stage>,
 }
 
