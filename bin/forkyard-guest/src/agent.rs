@@ -10,6 +10,7 @@
 //! alone changes this VM's identity.
 
 mod addresses;
+mod attended;
 mod calls;
 mod cgroup;
 mod clock;
@@ -33,12 +34,14 @@ pub mod userland;
 
 use calls::Calls;
 use clock::{Clock, Heard, Kernel, Reading};
-use forkyard_agent_link::{Cloned, FrameReader, Identify, ReadError, ToGuest, ToHost, VERSION};
+use forkyard_agent_link::{
+    Cloned, FrameReader, Identify, ReadError, SOCKET, ToGuest, ToHost, VERSION,
+};
 use forkyard_types::{Address, Epoch, ForkId};
 use outbox::Outbox;
 use pressure::Pressure;
 use sessions::Sessions;
-use std::{collections::VecDeque, fs, process::ExitCode, sync::Arc};
+use std::{collections::VecDeque, fs, path::Path, process::ExitCode, sync::Arc};
 pub use supervisor::supervise;
 use userland::Userland;
 
@@ -116,6 +119,10 @@ fn serve() -> Result<(), String> {
         Userland::default(),
         Clock::new(Box::new(Kernel)),
     );
+    if Path::new(SOCKET).exists() {
+        // An agent before this one may have died in the middle of a frame, which would swallow what follows.
+        outbox.end_frame();
+    }
     // Past the queue, which may be held; and before any call, for the host
     // forgets those that were made before it hears this.
     outbox.say_now(&ToHost::Started);
@@ -197,6 +204,9 @@ impl Agent {
     fn hello(&mut self) {
         self.deferred.clear();
         self.sessions.hang_up_all();
+        if !self.userland.is_held() {
+            self.sessions.end_lost();
+        }
         self.calls.hang_up();
         self.outbox.clear();
         self.answer_hello();
@@ -329,6 +339,7 @@ impl Agent {
     fn go_on(&mut self) {
         self.userland.thaw();
         self.outbox.release();
+        self.sessions.end_lost();
     }
 
     fn identify(&mut self, identify: Identify) {

@@ -24,6 +24,8 @@ pub const MAX_PAYLOAD: usize = 256 << 10;
 const MAGIC: [u8; 4] = *b"FyL3";
 const HEADER: usize = 16;
 const TRAILER: usize = 4;
+/// Bytes of a frame beside its payload.
+pub const OVERHEAD: usize = HEADER + TRAILER;
 /// Beginning of what a checksum is of.
 const SUMMED: usize = 8;
 

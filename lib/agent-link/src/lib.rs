@@ -26,7 +26,8 @@ mod host;
 pub use ask::*;
 pub use client::{CallError, Checkpointing, Client, Cloning, IDENTITY_FILE, SOCKET, SOCKET_ENV};
 pub use frame::{
-    Around, Decoder, EncodeError, FrameError, MAX_PAYLOAD, around, encode, encode_with_data,
+    Around, Decoder, EncodeError, FrameError, MAX_PAYLOAD, OVERHEAD, around, encode,
+    encode_with_data,
 };
 pub use frames::{Frames, MOST_FRAMES, joined};
 pub use growth::Growth;

@@ -58,7 +58,7 @@ impl CommandGroups {
         }
     }
 
-    /// Groups of an earlier worker's commands whose clients were told that they are lost, with their names.
+    /// Groups of an earlier worker's commands that clients waited for, with their names.
     pub fn lost(&self) -> Vec<(String, CommandGroup)> {
         let left = lock(&self.left).clone();
         let lost = left.into_iter().filter(|folder| {

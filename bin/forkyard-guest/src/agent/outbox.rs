@@ -5,7 +5,9 @@ use super::{
     lane::{Lane, Stage},
     port,
 };
-use forkyard_agent_link::{Session, Stream, ToHost, around, encode_with_data};
+use forkyard_agent_link::{
+    MAX_PAYLOAD, OVERHEAD, Session, Stream, ToHost, around, encode_with_data,
+};
 use std::{
     collections::VecDeque,
     io::{self, Write},
@@ -132,6 +134,14 @@ impl Outbox {
     /// Sends a message past the queue, held or not.
     pub fn say_now(&self, message: &ToHost) {
         write(&mut lock(&self.port), message);
+    }
+
+    /// Ends a frame that an earlier agent may have begun: no frame is longer than these zeros, which are none.
+    pub fn end_frame(&self) {
+        let zeros = vec![0; MAX_PAYLOAD + OVERHEAD];
+        if let Err(error) = lock(&self.port).port.write_all(&zeros) {
+            eprintln!("forkyard-guest: to the host: {error}");
+        }
     }
 
     /// From here on nothing is sent but by `say_now`; waits until what is

@@ -6,28 +6,29 @@
 //! its parent's commands, it goes to the console.
 
 use super::{
+    attended::{Attended, Flow, Window},
     cgroup::CommandGroups,
     console::{self, Console},
     group::{Group, Mark},
     kept::Kept,
     lane::Stage,
     launch::{self, Launched},
-    outbox::{MUCH, Outbox},
-    output::{self, Passage, Sink},
+    outbox::Outbox,
+    output::{self, Passage},
     userland::Userland,
 };
 use crate::PROGRAM;
-use forkyard_agent_link::{CHUNK, Command, Session, Stream, ToHost, WINDOW};
-use forkyard_types::{NotStarted, WindowSize};
+use forkyard_agent_link::{Command, Session, ToHost};
+use forkyard_types::WindowSize;
 use nix::{sys::signal::Signal, unistd::Pid};
 use std::{
     collections::BTreeMap,
     fs::File,
-    io::{self, Write},
+    io::Write,
     os::fd::OwnedFd,
     process::Child,
     sync::{
-        Arc, Condvar, Mutex, MutexGuard, PoisonError,
+        Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering},
         mpsc::{Sender, channel},
     },
@@ -41,110 +42,6 @@ const ENDING: [Signal; 4] = [
     Signal::SIGQUIT,
     Signal::SIGTERM,
 ];
-
-/// Limit of a command's output, and whether it has a reader.
-#[derive(Debug)]
-struct Flow {
-    state: Mutex<Window>,
-    changed: Condvar,
-}
-
-/// Output on its way to the host that started its command.
-#[derive(Debug)]
-struct Attended {
-    session: Session,
-    name: String,
-    outbox: Arc<Outbox>,
-    console: Console,
-    flow: Arc<Flow>,
-    passage: Passage,
-    /// Pipe in which its output waits uncopied, if it is of our own program.
-    stage: Option<Stage>,
-}
-
-impl Sink for Attended {
-    fn passage(&self) -> &Passage {
-        &self.passage
-    }
-
-    fn take(&self, stream: Stream, data: &[u8]) {
-        match self.flow.take(data.len()) {
-            Way::Host => self.outbox.pass(ToHost::ExecOutput {
-                session: self.session,
-                stream,
-                data: data.to_vec(),
-            }),
-            Way::Console { bytes, last } => self.console.tell(&self.name, &data[..bytes], last),
-            Way::Nowhere => {}
-        }
-    }
-
-    fn take_from(&self, stream: Stream, from: &OwnedFd) -> bool {
-        let Some(stage) = self.stage.as_ref().filter(|_| stream == Stream::Out) else {
-            return false;
-        };
-        // Nothing of ours is locked: its writer may hold this up.
-        let Ok(bytes @ 1..) = stage.take(from, CHUNK) else {
-            return false;
-        };
-        if bytes < MUCH {
-            self.take(stream, &stage.read());
-            return true;
-        }
-        match self.flow.take(bytes) {
-            Way::Host => match self.outbox.pass_on(self.session, stream, stage, bytes) {
-                Ok(true) => {}
-                Ok(false) => self.outbox.push(ToHost::ExecOutput {
-                    session: self.session,
-                    stream,
-                    data: stage.read(),
-                }),
-                Err(error) => self.lose(&error),
-            },
-            Way::Console { bytes: shown, last } => {
-                self.console.tell(&self.name, &stage.read()[..shown], last);
-            }
-            Way::Nowhere => drop(stage.read()),
-        }
-        true
-    }
-}
-
-impl Attended {
-    /// Some of its output is lost: its client hears no more of it but that.
-    fn lose(&self, error: &io::Error) {
-        self.flow.detach();
-        self.outbox.push(ToHost::ExecEnd {
-            session: self.session,
-            outcome: Err(NotStarted {
-                code: NotStarted::CANNOT_RUN,
-                message: format!(
-                    "the guest lost some of its output on the way to the host: {error}"
-                ),
-            }),
-        });
-    }
-}
-
-#[derive(Debug)]
-enum Window {
-    Open(u32),
-    /// In a clone: so many bytes still go to the console.
-    Console(usize),
-    Detached,
-}
-
-/// Destination of a chunk.
-#[derive(Debug, PartialEq, Eq)]
-enum Way {
-    Host,
-    /// So much of it, and nothing that follows if it is the last.
-    Console {
-        bytes: usize,
-        last: bool,
-    },
-    Nowhere,
-}
 
 #[derive(Debug)]
 struct Running {
@@ -174,6 +71,8 @@ pub struct Sessions {
     groups: CommandGroups,
     table: Table,
     kept: Kept,
+    /// Commands of an earlier agent, which died.
+    lost: Mutex<Vec<Group>>,
     pub(super) console: Console,
 }
 
@@ -181,20 +80,26 @@ impl Sessions {
     /// Commands of this user code.
     pub fn new(outbox: Arc<Outbox>, userland: Userland) -> Self {
         let groups = CommandGroups::of(&userland);
-        for (name, cgroup) in groups.lost() {
-            let group = Group::lost(userland.clone(), Mark::of(name), cgroup);
-            thread::spawn(move || {
-                group.hang_up();
-                group.release();
-            });
-        }
+        let lost = groups.lost().into_iter();
+        let lost = lost.map(|(name, cgroup)| Group::lost(userland.clone(), Mark::of(name), cgroup));
         Self {
+            lost: Mutex::new(lost.collect()),
             kept: Kept::new(outbox.clone()),
             outbox,
             groups,
             userland,
             table: Table::default(),
             console: Console::of_guest(),
+        }
+    }
+
+    /// Hangs up on what an agent that died has left: their clients were told that they are lost.
+    pub fn end_lost(&self) {
+        for group in std::mem::take(&mut *lock(&self.lost)) {
+            thread::spawn(move || {
+                group.hang_up();
+                group.release();
+            });
         }
     }
 
@@ -238,10 +143,7 @@ impl Sessions {
         terminal: Option<Arc<OwnedFd>>,
         group: Group,
     ) {
-        let flow = Arc::new(Flow {
-            state: Mutex::new(Window::Open(WINDOW.into())),
-            changed: Condvar::new(),
-        });
+        let flow = Arc::new(Flow::new());
         let told_to_end = Arc::new(AtomicBool::new(false));
         let (input, inputs) = channel();
         let (outbox, table) = (self.outbox.clone(), self.table.clone());
@@ -349,7 +251,12 @@ impl Sessions {
     /// console.
     pub fn leave_to_console(&self) {
         self.kept.detach_all();
+        // No client here waits for them: they end with no agent.
+        for group in std::mem::take(&mut *lock(&self.lost)) {
+            group.spare();
+        }
         for running in std::mem::take(&mut *lock(&self.table)).into_values() {
+            running.group.spare();
             running.flow.turn_to(Window::Console(console::MOST));
         }
     }
@@ -403,54 +310,6 @@ fn leader_of(child: &Child) -> Pid {
     Pid::from_raw(i32::try_from(child.id()).unwrap_or(i32::MAX))
 }
 
-impl Flow {
-    /// Waits for room for one chunk of so many bytes.
-    fn take(&self, length: usize) -> Way {
-        let full = |window: &mut Window| matches!(window, Window::Open(0));
-        let state = self.changed.wait_while(lock(&self.state), full);
-        let mut state = state.unwrap_or_else(PoisonError::into_inner);
-        match &mut *state {
-            Window::Open(room) => {
-                *room -= 1;
-                Way::Host
-            }
-            Window::Console(left) if *left > length => {
-                *left -= length;
-                Way::Console {
-                    bytes: length,
-                    last: false,
-                }
-            }
-            Window::Console(left) => {
-                let bytes = *left;
-                *state = Window::Detached;
-                Way::Console { bytes, last: true }
-            }
-            Window::Detached => Way::Nowhere,
-        }
-    }
-
-    fn more(&self, chunks: u32) {
-        if let Window::Open(room) = &mut *lock(&self.state) {
-            *room = room.saturating_add(chunks);
-        }
-        self.changed.notify_all();
-    }
-
-    fn detach(&self) {
-        self.turn_to(Window::Detached);
-    }
-
-    fn turn_to(&self, window: Window) {
-        *lock(&self.state) = window;
-        self.changed.notify_all();
-    }
-
-    fn is_heard(&self) -> bool {
-        matches!(*lock(&self.state), Window::Open(_))
-    }
-}
-
 fn feed(
     session: Session,
     mut stdin: File,
@@ -471,21 +330,4 @@ fn feed(
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_clone_shows_the_first_of_what_a_command_says_and_that_there_is_more() {
-        let flow = Flow {
-            state: Mutex::new(Window::Console(10)),
-            changed: Condvar::new(),
-        };
-        let some = |bytes, last| Way::Console { bytes, last };
-        assert_eq!(flow.take(6), some(6, false));
-        assert_eq!(flow.take(6), some(4, true));
-        assert_eq!(flow.take(6), Way::Nowhere);
-    }
 }

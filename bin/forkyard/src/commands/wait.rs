@@ -100,7 +100,7 @@ async fn until(client: &Client, format: Format, wanted: &Wait) -> anyhow::Result
             told = true;
             match state {
                 None => tell!("there is no VM {} yet: waiting until there is", wanted.vm),
-                Some(VmState::Stopped) => tell!(
+                Some(VmState::Stopped) if wanted.until != Until::Removed => tell!(
                     "{} is stopped: waiting until it is started, by `forkyard start` or for a restart",
                     wanted.vm
                 ),
@@ -110,6 +110,7 @@ async fn until(client: &Client, format: Format, wanted: &Wait) -> anyhow::Result
                     | VmState::Running
                     | VmState::Paused
                     | VmState::Ending
+                    | VmState::Stopped
                     | VmState::Checkpoint,
                 ) => told = false,
             }

@@ -211,6 +211,17 @@ fn data_is_passed_on_as_it_is_and_is_not_covered() {
 }
 
 #[test]
+fn zeros_of_a_frames_length_end_one_that_breaks_off() {
+    let longest = MAX_PAYLOAD - 16;
+    let cut = encode_with_data(&output(vec![7; longest]), longest).expect("fits");
+    let mut decoder = Decoder::default();
+    decoder.feed(&cut[..100]);
+    decoder.feed(&vec![0; MAX_PAYLOAD + OVERHEAD]);
+    decoder.feed(&encode(&ToHost::Started).expect("fits"));
+    assert_eq!(drain(&mut decoder), vec![Ok(ToHost::Started)]);
+}
+
+#[test]
 fn data_that_breaks_off_swallows_no_frame_that_follows() {
     let cut = encode_with_data(&output(vec![7; 3000]), 3000).expect("fits");
     let next = encode_with_data(&output(vec![8; 3000]), 3000).expect("fits");

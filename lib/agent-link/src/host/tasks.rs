@@ -5,7 +5,7 @@ use super::{
     say_at_once,
 };
 use crate::{CallId, Decoder, FrameError, Request, ToGuest, ToHost, VERSION, encode};
-use forkyard_types::{ApiError, ErrorKind};
+use forkyard_types::{ApiError, ErrorKind, NotStarted};
 use std::{
     io,
     path::{Path, PathBuf},
@@ -59,12 +59,19 @@ pub fn start(
             let LinkError::Protocol { .. } = why else {
                 break Err(why);
             };
-            // Its machine runs on, and it may talk sense again: its agent may be another by then.
+            // A clone that is not itself yet is given up.
+            if lock(&shared.waking).is_some() {
+                break Err(why);
+            }
+            // Its machine runs on, and it may talk sense again: its agent may be another by then. What
+            // commands were to be told is not said to those that come after them.
             shared.break_off(&why);
+            while ends.queued.try_recv().is_ok() {}
+            let mut held = shared.held.subscribe();
             stream = tokio::select! {
                 biased;
                 Some(elsewhere) = ends.elsewhere.recv() => break Ok(elsewhere),
-                again = begun_again(&socket) => match again {
+                again = begun_again(&socket, &mut held) => match again {
                     Ok(stream) => stream,
                     Err(error) => break Err(failed(error)),
                 },
@@ -86,12 +93,18 @@ pub fn start(
     });
 }
 
-/// Connects to a guest that has talked nonsense, after a while.
-async fn begun_again(socket: &Path) -> io::Result<UnixStream> {
+/// Connects to a guest that has talked nonsense, after a while, and once no fork wants it silent. It may have missed
+/// that it is to go on.
+async fn begun_again(socket: &Path, held: &mut watch::Receiver<bool>) -> io::Result<UnixStream> {
     tokio::time::sleep(AGAIN).await;
+    held.wait_for(|held| !held)
+        .await
+        .map_err(io::Error::other)?;
     let mut stream = UnixStream::connect(socket).await?;
-    let hello = encode(&ToGuest::Hello { version: VERSION }).map_err(io::Error::other)?;
-    stream.write_all(&hello).await?;
+    for word in [ToGuest::Hello { version: VERSION }, ToGuest::Resume] {
+        let frame = encode(&word).map_err(io::Error::other)?;
+        stream.write_all(&frame).await?;
+    }
     Ok(stream)
 }
 
@@ -265,7 +278,17 @@ impl Shared {
         for (_, desk) in std::mem::take(&mut *lock(&self.desks)) {
             desk.lose(why.clone());
         }
-        lock(&self.visitors).clear();
+        for (session, to) in std::mem::take(&mut *lock(&self.visitors)) {
+            let end = ToHost::ExecEnd {
+                session,
+                outcome: Err(NotStarted {
+                    code: NotStarted::CANNOT_RUN,
+                    message: why.to_string(),
+                }),
+            };
+            // There is room for an end, if what came before it has been taken.
+            let _ = encode(&end).map(|frame| to.try_send(frame));
+        }
     }
 
     /// The commands and calls of an agent that died are lost. So may be what

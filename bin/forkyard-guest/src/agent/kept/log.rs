@@ -136,10 +136,12 @@ mod tests {
         }
         assert_eq!(log.bytes, KeptCommand::OUTPUT);
         let mut one = Log::default();
-        one.push(Stream::Out, &vec![b'x'; KeptCommand::OUTPUT], true);
+        let long: Vec<u8> = (0..=250).cycle().take(KeptCommand::OUTPUT).collect();
+        one.push(Stream::Out, &long, true);
         one.drop_some(3);
         one.push(Stream::Out, b"end", true);
         assert_eq!((one.bytes, one.lost), (KeptCommand::OUTPUT, 3));
+        assert!(one.get(0).is_some_and(|(_, kept)| kept[..] == long[3..]));
         assert_eq!(log.lost, 100 * 4096 - 131_072);
         assert!(log.get(log.first).is_some() && log.get(log.end()).is_none());
     }

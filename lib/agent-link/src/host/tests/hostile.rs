@@ -165,6 +165,7 @@ async fn a_guest_that_talks_nonsense_is_hung_up_on_and_heard_again() {
     (agent.stream, _) = agent.listener.accept().await.expect("connected again");
     agent.decoder = Decoder::default();
     assert_eq!(agent.hear().await, ToGuest::Hello { version: VERSION });
+    assert_eq!(agent.hear().await, ToGuest::Resume);
     let (pong, ()) = tokio::join!(guest.ping(SOON), async {
         assert_eq!(agent.hear().await, ToGuest::Ping);
         agent.say(&ToHost::MemoryWait { percent: 1 }).await;
