@@ -72,9 +72,8 @@ pub enum Use {
 #[derive(Debug)]
 pub struct Piece {
     tree: OwnedFd,
-    /// Path that it was asked for by.
     at: PathBuf,
-    /// Path of it without a link on the way.
+    /// Likewise, without a link on the way.
     real: PathBuf,
     is_folder: bool,
 }

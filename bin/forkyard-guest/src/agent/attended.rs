@@ -98,6 +98,7 @@ impl Attended {
     }
 }
 
+/// Room for the output of a command.
 #[derive(Debug)]
 pub enum Window {
     Open(u32),

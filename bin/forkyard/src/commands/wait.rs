@@ -101,7 +101,7 @@ async fn until(client: &Client, format: Format, wanted: &Wait) -> anyhow::Result
             match state {
                 None => tell!("there is no VM {} yet: waiting until there is", wanted.vm),
                 Some(VmState::Stopped) if wanted.until != Until::Removed => tell!(
-                    "{} is stopped: waiting until it is started, by `forkyard start` or for a restart",
+                    "{} is stopped: waiting until `forkyard start` or its restart policy starts it",
                     wanted.vm
                 ),
                 Some(

@@ -73,6 +73,11 @@ mod tests {
         for (name, bytes) in [("empty", &[][..]), ("few", b"few bytes"), ("long", &long)] {
             fs::write(from.join(name), bytes).expect("written");
         }
+        // Read ahead and moved by the kernel in turns.
+        let sizes = [1, 65_535, 65_536, 65_537, 2, 200_001, 3];
+        for size in sizes {
+            fs::write(from.join(size.to_string()), &long[..size]).expect("written");
+        }
         let holes = File::create(from.join("holes")).expect("made");
         holes.set_len(30 << 20).expect("long");
         holes.write_all_at(b"here", 5_000_001).expect("written");
@@ -91,9 +96,11 @@ mod tests {
         let reader = Reader::of_pipe(pipe).expect("open");
         let done = unpack(reader, target, &mut |_| {}).expect("unpacked");
         sends.join().expect("sent");
-        assert_eq!(done.files, 4);
-        for name in ["empty", "few", "long", "holes"] {
-            let read = |folder: &str| fs::read(dir.path().join(folder).join(name)).expect("there");
+        let named = ["empty", "few", "long", "holes"].map(str::to_owned);
+        let names = named.into_iter().chain(sizes.map(|size| size.to_string()));
+        assert_eq!(done.files, 11);
+        for name in names {
+            let read = |folder: &str| fs::read(dir.path().join(folder).join(&name)).expect("there");
             assert!(read("from") == read("to"), "{name}");
         }
     }
