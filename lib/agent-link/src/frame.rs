@@ -29,6 +29,9 @@ pub const OVERHEAD: usize = HEADER + TRAILER;
 /// Beginning of what a checksum is of.
 const SUMMED: usize = 8;
 
+/// Bytes that a reader reads at once.
+pub(crate) const AT_ONCE: usize = 64 << 10;
+
 /// Noise borne from one peer before it is given up: the rest of any frame,
 /// several times over.
 const MAX_NOISE: u64 = 4 * MAX_PAYLOAD as u64;
@@ -157,9 +160,10 @@ fn checksum(bytes: &[u8]) -> [u8; TRAILER] {
 /// since it was last asked.
 #[derive(Debug, Default)]
 pub struct Decoder {
+    /// Bytes that were fed, from `done` to `end`, and room.
     bytes: Vec<u8>,
-    /// Bytes of it that are done with.
     done: usize,
+    end: usize,
     skipped: u64,
     noise: u64,
 }
@@ -177,15 +181,41 @@ enum Start {
 impl Decoder {
     /// Appends what was read.
     pub fn feed(&mut self, bytes: &[u8]) {
-        self.bytes.drain(..self.done);
-        self.done = 0;
-        self.bytes.extend_from_slice(bytes);
+        self.room(bytes.len()).copy_from_slice(bytes);
+        self.fed(bytes.len());
+    }
+
+    /// Room for so many bytes, to read into; [`fed`](Self::fed) appends them.
+    pub fn room(&mut self, bytes: usize) -> &mut [u8] {
+        if self.done == self.end {
+            (self.done, self.end) = (0, 0);
+        }
+        if self.bytes.len() - self.end < bytes {
+            let held = self.done..self.end;
+            (self.done, self.end) = (0, held.len());
+            // For several: what there is of a frame is seldom moved then.
+            let enough = (held.len() + bytes).max(4 * bytes);
+            if enough <= self.bytes.len() {
+                self.bytes.copy_within(held, 0);
+            } else {
+                // Memory of zeros costs nothing until it is written to.
+                let mut more = vec![0; enough];
+                more[..held.len()].copy_from_slice(&self.bytes[held]);
+                self.bytes = more;
+            }
+        }
+        &mut self.bytes[self.end..self.end + bytes]
+    }
+
+    /// Appends the first of what was read into the [`room`](Self::room), so many bytes.
+    pub fn fed(&mut self, bytes: usize) {
+        self.end = self.bytes.len().min(self.end + bytes);
     }
 
     /// The next message, or none until more is fed.
     pub fn next_message<T: DeserializeOwned>(&mut self) -> Option<Result<T, FrameError>> {
         loop {
-            match look(self.bytes.get(self.done..).unwrap_or_default()) {
+            match look(&self.bytes[self.done..self.end]) {
                 Start::Incomplete => return None,
                 Start::Noise { bytes, worth } => {
                     self.done += bytes;
@@ -212,7 +242,7 @@ impl Decoder {
 
     /// Tells whether a frame has begun and not ended.
     pub fn is_midway(&self) -> bool {
-        self.bytes.len() > self.done
+        self.end > self.done
     }
 
     /// Gives up the frame that has begun, if one has: the rest of it will never

@@ -1,11 +1,8 @@
 //! Frames over anything that blocks.
 
-use crate::{Decoder, EncodeError, FrameError, encode};
+use crate::{Decoder, EncodeError, FrameError, encode, frame::AT_ONCE};
 use serde::{Serialize, de::DeserializeOwned};
 use std::io::{self, Read, Write};
-
-/// Most bytes read at once.
-const AT_ONCE: usize = 64 << 10;
 
 /// Reason why no message could be read.
 #[derive(Debug, thiserror::Error)]
@@ -24,7 +21,6 @@ pub enum ReadError {
 pub struct FrameReader<R> {
     inner: R,
     decoder: Decoder,
-    buffer: Vec<u8>,
 }
 
 impl<R: Read> FrameReader<R> {
@@ -33,7 +29,6 @@ impl<R: Read> FrameReader<R> {
         Self {
             inner,
             decoder: Decoder::default(),
-            buffer: vec![0; AT_ONCE],
         }
     }
 
@@ -53,9 +48,9 @@ impl<R: Read> FrameReader<R> {
             if let Some(message) = self.decoder.next_message() {
                 return Ok(Some(message?));
             }
-            match self.inner.read(&mut self.buffer) {
+            match self.inner.read(self.decoder.room(AT_ONCE)) {
                 Ok(0) => return Ok(None),
-                Ok(length) => self.decoder.feed(&self.buffer[..length]),
+                Ok(length) => self.decoder.fed(length),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
             }

@@ -17,6 +17,7 @@
 use super::{Frame, Guest, LinkError, Shared, exec::hang_up, lock, tasks::carry};
 use crate::{
     CallId, Decoder, INPUT_WINDOW, Request, Session, ToGuest, ToHost, WINDOW, encode_with_data,
+    frame::AT_ONCE,
 };
 use std::{fmt, future::pending, io, pin::Pin, sync::Arc};
 use tokio::{
@@ -194,9 +195,8 @@ async fn outward(from_guest: &mut mpsc::Receiver<Frame>, mut to: impl AsyncWrite
 
 async fn inward(guest: &Guest, to: &mpsc::Sender<Frame>, mut from: impl AsyncRead + Unpin) {
     let mut decoder = Decoder::default();
-    let mut buffer = vec![0; 64 << 10];
-    while let Ok(read @ 1..) = from.read(&mut buffer).await {
-        decoder.feed(&buffer[..read]);
+    while let Ok(read @ 1..) = from.read(decoder.room(AT_ONCE)).await {
+        decoder.fed(read);
         while let Some(message) = decoder.next_message::<ToGuest>() {
             let Ok(message) = message else { return };
             if guest.admits(&message, to) && guest.say(message).await.is_err() {

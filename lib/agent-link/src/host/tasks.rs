@@ -4,7 +4,9 @@ use super::{
     Call, Frame, LinkError, Shared, Waking, elsewhere::Elsewhere, exec::Desk, lock, pace::Pace,
     say_at_once,
 };
-use crate::{CallId, Decoder, FrameError, Request, ToGuest, ToHost, VERSION, encode};
+use crate::{
+    CallId, Decoder, FrameError, Request, ToGuest, ToHost, VERSION, encode, frame::AT_ONCE,
+};
 use forkyard_types::{ApiError, ErrorKind, NotStarted};
 use std::{
     io,
@@ -160,16 +162,15 @@ async fn reader(
     calls: &mpsc::Sender<(CallId, Request)>,
 ) -> LinkError {
     let mut decoder = Decoder::default();
-    let mut buffer = vec![0; 64 << 10];
     let mut nonsense = 0;
     let mut pace = Pace::new(Instant::now());
     loop {
-        let read = match from.read(&mut buffer).await {
+        let read = match from.read(decoder.room(AT_ONCE)).await {
             Ok(0) => return LinkError::Closed,
             Ok(read) => read,
             Err(error) => return failed(error),
         };
-        decoder.feed(&buffer[..read]);
+        decoder.fed(read);
         let mut messages = 0;
         while let Some(message) = decoder.next_message::<ToHost>() {
             messages += 1;
