@@ -121,8 +121,8 @@ pub struct Share {
 /// A token does not hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ShareError {
-    /// The token is not one of this gateway's.
-    #[error("the token is not one of this gateway's")]
+    /// The token is not one of this gateway's. Those of `share` are forgotten when they expire.
+    #[error("the token has expired, was taken back, or is not of this gateway")]
     Unknown,
     /// The token has expired.
     #[error("the token has expired")]
