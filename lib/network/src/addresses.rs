@@ -23,6 +23,8 @@ use std::{
 
 /// Time for which the neighbours may answer.
 const ASK: Duration = Duration::from_millis(500);
+/// Time between two announcements (RFC 5227, ANNOUNCE_INTERVAL).
+const ANNOUNCED_AGAIN: Duration = Duration::from_secs(2);
 /// Length of the prefix that such an address has on the host.
 const ALONE: u8 = 32;
 
@@ -358,14 +360,28 @@ impl Networks {
             let added = added.execute().await;
             added.map_err(|source| refused("give an address to", &bridge, source))?;
             // Those that know it of its former host would send there for a while.
-            if let Ok(Some(uplink)) = fit(*own, &on)
-                && let Err(error) = forkyard_sys_host::arp::announce(&uplink.name, own.ip())
-            {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(address = %own, error, "neighbours are not told");
+            if let Ok(Some(uplink)) = fit(*own, &on) {
+                announce(&uplink.name, *own);
+                tokio::spawn(announce_again(uplink.name.clone(), *own));
             }
         }
         Ok(())
+    }
+}
+
+fn announce(uplink: &str, own: OwnAddress) {
+    if let Err(error) = forkyard_sys_host::arp::announce(uplink, own.ip()) {
+        let error = &error as &dyn std::error::Error;
+        tracing::warn!(address = %own, error, "neighbours are not told");
+    }
+}
+
+/// Tells the neighbours once more, if the address is still here: a kernel keeps for a second what it has just
+/// learnt of another place, and a frame may be lost.
+async fn announce_again(uplink: String, own: OwnAddress) {
+    tokio::time::sleep(ANNOUNCED_AGAIN).await;
+    if on_bridges().is_ok_and(|here| here.contains(&own.ip())) {
+        announce(&uplink, own);
     }
 }
 
