@@ -113,6 +113,9 @@ impl Sessions {
         };
         let own = outcome.is_ok().then(|| self.groups.make(mark.name()));
         let own = own.flatten();
+        if let (true, Some(own)) = (keeps, &own) {
+            own.spare();
+        }
         let launched = || launch::launch(command, &mark, &self.userland, own.as_ref());
         let Launched { child, terminal } = match outcome.and_then(|()| launched()) {
             Ok(launched) => launched,
@@ -131,7 +134,6 @@ impl Sessions {
         if !keeps {
             return self.attend(session, command, child, terminal.map(Arc::new), group);
         }
-        group.spare();
         self.kept.take_in(session, command, child, terminal, group);
     }
 
