@@ -25,6 +25,8 @@ const at = (id) => document.getElementById(id);
 const state = new State();
 /** Forks that were asked for here. */
 const asked = new Set();
+/** Until the tree is first drawn after a sign-in: the focus is to go into it. */
+let arriving = false;
 const ending = new AbortController();
 
 const act = {
@@ -197,6 +199,11 @@ function draw() {
   say(at("sum"), state.loaded ? (all === 0 ? "none" : `${running} of ${all} running`) : "");
   at("hosts").hidden = !state.nodes;
   at("none").hidden = !state.loaded || all > 0;
+  if (arriving && state.loaded) {
+    arriving = false;
+    // Unless it was taken elsewhere meanwhile.
+    if (document.activeElement === at("families")) tree.focus(null);
+  }
 }
 
 async function usage() {
@@ -264,6 +271,9 @@ at("login-form").addEventListener("submit", async (event) => {
   try {
     await call("GET", "/v1/ping");
     start();
+    // What had the focus is not seen any more. An empty tree leaves it at its heading.
+    arriving = true;
+    at("families").focus();
   } catch (error) {
     token.forget();
     login(error);

@@ -181,7 +181,10 @@ def files(sandbox):
     assert not files.exists("/data/new")
     raises(FileNotFoundException, lambda: files.list("/data/new"))
 
-    # Signed addresses need no token.
+    # Signed addresses need no token, and name no sandbox where all have one address.
+    with urllib.request.urlopen(sandbox.download_url("/data/a/hello.txt")) as answer:
+        assert answer.read().decode() == "hello ä"
+    # Nor where each has its own.
     with urllib.request.urlopen(urllib.request.Request(
         sandbox.download_url("/data/a/hello.txt", use_signature_expiration=60),
         headers={"Host": sandbox.get_host(49983)},
@@ -190,8 +193,10 @@ def files(sandbox):
     status, _ = get(sandbox, 49983, "/files?path=/data/a/hello.txt")
     assert status == 401, status
 
+    files.write("/data/b/old.txt", "x")
     watcher = files.watch_dir("/data", recursive=True)
     files.write("/data/b/new.txt", "x")
+    files.write("/data/b/old.txt", "y")
     sandbox.commands.run("rm /data/y; mkdir /data/d; echo x >/data/d/e")
     seen = set()
 
@@ -199,12 +204,16 @@ def files(sandbox):
         seen.update((event.type, event.name) for event in watcher.get_new_events())
         return {
             (FilesystemEventType.CREATE, "b/new.txt"),
+            (FilesystemEventType.WRITE, "b/new.txt"),
+            (FilesystemEventType.WRITE, "b/old.txt"),
             (FilesystemEventType.REMOVE, "y"),
             (FilesystemEventType.CREATE, "d"),
             (FilesystemEventType.CREATE, "d/e"),
         } <= seen
 
     eventually("what happened is told", all_seen)
+    assert (FilesystemEventType.CREATE, "b/old.txt") not in seen
+    assert not any("forkyard" in name for _, name in seen), seen
     watcher.stop()
 
 

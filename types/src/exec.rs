@@ -42,7 +42,7 @@ pub struct ExecRequest {
     #[serde(default)]
     pub detach: bool,
     /// Keep the command: it goes on whatever becomes of the client, which can attach to it again.
-    /// [`ExecEvent::Started`] comes first.
+    /// [`ExecEvent::Started`] comes before all that it writes.
     #[serde(default)]
     pub keep: bool,
     /// Label of a command that is kept.

@@ -70,6 +70,7 @@ class Story:
 
     def an_empty_host_says_what_to_do_next(self):
         self.b.wait("the next step is said", "document.querySelector('.welcome').textContent.includes('No VMs yet')")
+        self.b.wait("the tree, which is empty, has the focus at its heading", "document.activeElement?.id === 'families'")
         self.picture("empty")
 
     def a_vm_is_run_from_the_page(self):

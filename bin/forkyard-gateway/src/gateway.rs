@@ -130,6 +130,8 @@ impl Gateway {
             }
         };
         let mut response = exchanged.response;
+        // A server cannot say that this answer is not its own.
+        response.headers_mut().remove(&GATEWAY.mark);
         if target.form == Form::Path {
             headers::of_shared_origin(response.headers_mut());
         }

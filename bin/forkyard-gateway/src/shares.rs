@@ -2,6 +2,7 @@
 //!
 //! ```text
 //! token --of which VM?--> its list, at most two seconds old --hash there?--> admitted
+//!                            ^--- not there: again, if it is older than a tenth of one
 //! ```
 //!
 //! A list is asked for once for all requests that want it, and few at a time: tokens that are made up cost the
@@ -19,6 +20,8 @@ use tokio::{sync::Semaphore, time::Instant};
 
 /// Time for which a list counts: a token that was taken back holds for so long.
 const FRESH: Duration = Duration::from_secs(2);
+/// Time for which a list counts that lacks a token: it may have been given out since.
+const LACKING: Duration = Duration::from_millis(100);
 /// Lists that are asked for at once.
 const AT_ONCE: usize = 8;
 
@@ -53,12 +56,12 @@ impl Shares {
         let Some(parts) = ShareToken::parse(token) else {
             return Ok(None);
         };
-        let all = match self.fresh(parts.vm) {
+        let all = match self.fresh(&parts) {
             Some(all) => all,
             None => {
                 // Closed never.
                 let _place = self.asking.acquire().await;
-                match self.fresh(parts.vm) {
+                match self.fresh(&parts) {
                     Some(all) => all,
                     None => self.ask(parts.vm, guests, until).await?,
                 }
@@ -67,10 +70,11 @@ impl Shares {
         Ok(allowed(token, &parts, &all, now))
     }
 
-    fn fresh(&self, vm: VmId) -> Option<Arc<Vec<ShareView>>> {
+    fn fresh(&self, token: &ShareToken<'_>) -> Option<Arc<Vec<ShareView>>> {
         let known = self.known();
-        let (at, all) = known.get(&vm)?;
-        (at.elapsed() < FRESH).then(|| all.clone())
+        let (at, all) = known.get(&token.vm)?;
+        let counts = counts(token, all);
+        (at.elapsed() < counts).then(|| all.clone())
     }
 
     async fn ask(
@@ -90,6 +94,14 @@ impl Shares {
     fn known(&self) -> MutexGuard<'_, HashMap<VmId, Known>> {
         // Whole at every moment.
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Time for which a list counts for a token.
+fn counts(token: &ShareToken<'_>, all: &[ShareView]) -> Duration {
+    match all.iter().any(|share| share.id == token.id) {
+        true => FRESH,
+        false => LACKING,
     }
 }
 
@@ -130,6 +142,10 @@ mod tests {
             hash: blake3::hash(token.as_bytes()).to_hex().to_string(),
         };
         let all = [view];
+        assert_eq!(
+            (counts(&given, &all), counts(&given, &[])),
+            (FRESH, LACKING)
+        );
         assert!(allowed(&token, &given, &all, 99).is_some());
         assert_eq!(allowed(&token, &given, &all, 100), None);
         assert_eq!(allowed(&token, &given, &[], 99), None, "taken back");

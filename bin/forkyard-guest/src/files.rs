@@ -8,7 +8,7 @@ mod usage;
 mod watch;
 
 use forkyard_files::{
-    FilesError, Noted, Reader, Target, Wanted, Writer, cannot_be_replaced, pack, unpack,
+    FilesError, Half, Noted, Reader, Target, Wanted, Writer, cannot_be_replaced, pack, unpack,
 };
 use forkyard_types::{FileEntry, FileKind, FilesWritten};
 use nix::{
@@ -18,7 +18,6 @@ use nix::{
 use std::{
     ffi::{OsStr, OsString},
     fs::{self, File, Metadata},
-    hash::{BuildHasher, Hasher, RandomState},
     io::{self, BufWriter, Read, Seek, SeekFrom, Write},
     os::{
         fd::AsFd,
@@ -270,8 +269,11 @@ fn write(path: &Path, mode: &str, parents: bool) -> Result<(), Failure> {
     if parents {
         fs::create_dir_all(above).map_err(fault)?;
     }
-    let random = RandomState::new().build_hasher().finish();
-    let half = above.join(format!(".forkyard-cp.{random:016x}"));
+    let half = match &old {
+        Some(_) => Half::Over,
+        None => Half::New,
+    };
+    let half = above.join(half.name());
     let written = fill(&half, mode, old.as_ref()).and_then(|()| fs::rename(&half, &path));
     written.map_err(|error| {
         let _ = fs::remove_file(&half);

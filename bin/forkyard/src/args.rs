@@ -133,7 +133,11 @@ pub enum Command {
         after_help = "Examples:\n  forkyard exec p-3 hostname\n  forkyard exec -it p-3 sh\n  tar c . | forkyard exec -i -w /srv p-3 tar x"
     )]
     Exec(Exec),
-    /// Show what a guest says on its serial console: its kernel's words, first of all.
+    /// Show what a guest says on its serial console, from its kernel's first words if it has booted.
+    ///
+    /// Nothing of a boot is shown of a clone, or of a VM that was woken from a kept boot, as is usual from
+    /// an image's second `run` on: its console begins empty. `forkyard restart VM` boots it (not a clone), and
+    /// all is shown; `forkyard exec VM -- dmesg` shows what its kernel has said before.
     #[command(after_help = "Example: forkyard logs p --follow")]
     Logs(Logs),
     /// Sit at a guest's serial console; Ctrl-] leaves.
@@ -188,9 +192,11 @@ pub enum Command {
         after_help = "Examples:\n  forkyard unpublish p-3 8080 5353/udp\n  forkyard unpublish p-3 203.0.113.7"
     )]
     Unpublish(Closed),
-    /// Copy files and folders between here and a VM. Sockets and devices are left out, and told.
+    /// Copy files and folders between here and a VM.
     ///
-    /// Modes are kept, but for set-id bits.
+    /// Sockets, FIFOs and devices in a folder are left out, and told; a file that is copied onto a device is written
+    /// into it. Modes are kept, but for set-id bits. A link in a folder stays a link; one that is named in a VM is
+    /// followed there, and one that is named here is copied as a link.
     #[command(
         after_help = "Examples:\n  forkyard cp input p:/root && forkyard cp p-3:/root/result .\n  forkyard cp p:/srv - | tar x\n  tar c src | forkyard cp - p:/srv"
     )]

@@ -38,7 +38,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use forkyard_auth::{Access, bearer};
-use forkyard_e2b::{ENVD_PORT, Key, is_token, is_told, target};
+use forkyard_e2b::{ENVD_PORT, Key, SandboxAddress, is_token, is_told, target};
 use forkyard_fork::Host;
 use forkyard_types::{VmId, VmState, VmView};
 use reply::Failure;
@@ -162,27 +162,45 @@ fn router(e2b: E2b, idle: &Idle) -> Router {
     let control = control::router(e2b.clone()).layer(DefaultBodyLimit::max(BODY));
     let data = Router::new()
         .fallback(data)
-        .with_state(e2b)
+        .with_state(e2b.clone())
         .layer(from_fn(crate::audit::note));
     Router::new()
         .fallback(dispatch)
-        .with_state(Planes { control, data })
+        .with_state(Planes { e2b, control, data })
         .layer(from_fn_with_state(idle.clone(), http::busy))
+        .layer(from_fn(http::read_out))
 }
 
 /// Requests for the API, and those for ports of sandboxes.
 #[derive(Clone, Debug)]
 struct Planes {
+    e2b: E2b,
     control: Router,
     data: Router,
 }
 
 async fn dispatch(State(planes): State<Planes>, mut request: Request) -> Response {
-    let plane = match target(request.headers(), request.uri().host()) {
+    let named = target(request.headers(), request.uri().host());
+    let target = match named {
+        None if files::shows_signature(&request) => match planes.e2b.signer(&request) {
+            Some(signer) => Some(signer),
+            None => {
+                let why = "the signature does not hold, or its sandbox does not run";
+                return planes
+                    .e2b
+                    .refuse(Who::of(&request), why)
+                    .await
+                    .into_response();
+            }
+        },
+        named => named,
+    };
+    let plane = match target {
         Some(target) => {
             // For the log: the sandbox's token names no user.
             let asker = Asker::User(format!("of sandbox {}", target.id));
             request.extensions_mut().insert(asker);
+            request.extensions_mut().insert(target);
             planes.data
         }
         None => planes.control,
@@ -194,7 +212,7 @@ async fn dispatch(State(planes): State<Planes>, mut request: Request) -> Respons
 }
 
 async fn data(State(e2b): State<E2b>, request: Request) -> Response {
-    let Some(target) = target(request.headers(), request.uri().host()) else {
+    let Some(target) = request.extensions().get::<SandboxAddress>().cloned() else {
         return Failure::not_found("no sandbox is named").into_response();
     };
     let vm = match e2b.sandbox(&target.id) {
@@ -225,6 +243,20 @@ impl E2b {
             || (port == ENVD_PORT
                 && request.uri().path() == "/files"
                 && files::is_signed(request, &self.key.token("envd", vm.id)))
+    }
+
+    /// The sandbox by whose token a request for a file is signed: where all have one address, that of a file
+    /// names none.
+    fn signer(&self, request: &Request) -> Option<SandboxAddress> {
+        let mut running = self.host.list().into_iter();
+        let signer = running.find(|vm| {
+            vm.state == VmState::Running
+                && files::is_signed(request, &self.key.token("envd", vm.id))
+        })?;
+        Some(SandboxAddress {
+            id: signer.id.to_string(),
+            port: ENVD_PORT,
+        })
     }
 
     /// A VM that runs, by id or name.

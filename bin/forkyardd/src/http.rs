@@ -29,6 +29,7 @@ pub use forkyard_service::{
     local,
     parameters::Parameters,
     streams::Streams,
+    unread::read_out,
 };
 
 use crate::{
@@ -288,7 +289,9 @@ pub fn description() -> anyhow::Result<String> {
 
 /// The API as served on the Unix socket, to root and to the members of its group.
 pub fn local(shared: &Shared) -> Router {
-    finish(common().merge(local_only()), shared).layer(from_fn(local::tell))
+    finish(common().merge(local_only()), shared)
+        .layer(from_fn(local::tell))
+        .layer(from_fn(read_out))
 }
 
 /// The API as served over the network, to those with a token alone, and the page that uses it.
@@ -312,6 +315,7 @@ pub fn remote(shared: &Shared) -> Router {
     finish(api, shared)
         .layer(from_fn_with_state(gate, gate::judge))
         .merge(page::router())
+        .layer(from_fn(read_out))
 }
 
 fn finish(api: OpenApiRouter<Shared>, shared: &Shared) -> Router {

@@ -85,9 +85,17 @@ fn a_shell_an_agent_or_a_pager_that_hangs_fails_what_needs_it_and_nothing_else()
     // An agent hangs while its daemon lives: it says so, and why nothing can be done.
     let words = ["exec", "p", "--", "sh", "-c"];
     let waiting = host.start(["exec", "p", "--", "sleep", "1000"], "");
-    let stop = "w=$(agent-worker); (sleep 40; kill -CONT $w) & kill -STOP $w";
+    let stop = "w=$(agent-worker); (sleep 60; kill -CONT $w) & kill -STOP $w";
     let stopping = host.start(words.into_iter().chain([stop]).collect::<Vec<_>>(), "");
-    eventually("p to be silent", || host.vm("p").silence.is_some());
+    // Forks in a row, none of which finds it still, hide nothing.
+    eventually("p to be silent", || {
+        host.start(["fork", "p"], "").wait();
+        host.vm("p").silence.is_some()
+    });
+    for words in [["fork", "p"], ["pause", "p"]] {
+        let told = host.fails(words);
+        assert!(told.contains("answers no more"), "{told}");
+    }
     let told = host.exec_refused("p");
     assert!(told.contains("answers no more"), "{told}");
     let told = host.fails(["cp", "p:/etc/hostname", "/dev/null"]);

@@ -95,6 +95,8 @@ struct Shared {
     released: Slot<Vec<String>>,
     /// Filled whenever the agent shows that it is there.
     alive: Slot<()>,
+    /// Requests to hold still that were not answered since the agent last said anything.
+    missed: AtomicU32,
     /// Percent of the last time in which the guest's programs waited for memory.
     memory_wait: AtomicU8,
     waking: Mutex<Option<Waking>>,
@@ -133,6 +135,7 @@ impl Guest {
             identified: Slot::default(),
             released: Slot::default(),
             alive: Slot::default(),
+            missed: AtomicU32::new(0),
             memory_wait: AtomicU8::new(0),
             waking: Mutex::default(),
             desks: Mutex::default(),
@@ -198,9 +201,13 @@ impl Guest {
         self.shared.held.send_replace(true);
         self.say_direct(ToGuest::Quiesce { fork }).await?;
         loop {
-            let (answers, failed) = self
+            let answered = self
                 .await_slot(&self.shared.quiesced, "the guest to hold still", within)
-                .await?;
+                .await;
+            if let Err(LinkError::Timeout { .. }) = answered {
+                self.shared.missed.fetch_add(1, Ordering::Relaxed);
+            }
+            let (answers, failed) = answered?;
             // An answer to an earlier fork that was given up came late.
             if answers != fork {
                 continue;
@@ -239,6 +246,12 @@ impl Guest {
                 after: within,
             }),
         }
+    }
+
+    /// Returns how many requests to hold still were not answered, one after the other, since the agent last said
+    /// anything.
+    pub fn missed(&self) -> u32 {
+        self.shared.missed.load(Ordering::Relaxed)
     }
 
     /// Returns the percent of the last ten seconds in which all programs of the guest waited for memory,

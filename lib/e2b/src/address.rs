@@ -17,7 +17,8 @@ pub fn of_host(host: &str) -> Option<Sandbox> {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || letter == '-';
     let is_id = !id.is_empty() && id.chars().all(plain);
     is_id.then(|| Sandbox {
-        id: id.to_owned(),
+        // Names of hosts have no case, and ids are of small letters.
+        id: id.to_ascii_lowercase(),
         port,
     })
 }
@@ -30,6 +31,7 @@ mod tests {
     fn the_first_label_names_port_and_sandbox() {
         for (host, wanted) in [
             ("8080-abc.localhost:3000", Some(("abc", 8080))),
+            ("8080-ABC.LOCALHOST:3000", Some(("abc", 8080))),
             ("49983-my-vm.example.com", Some(("my-vm", 49983))),
             ("api.example.com", None),
             ("0-abc.localhost", None),

@@ -12,6 +12,7 @@
 mod entry;
 mod error;
 mod fields;
+mod half;
 pub mod inside;
 mod pack;
 mod place;
@@ -22,6 +23,7 @@ mod writer;
 
 pub use entry::{Entry, Kind};
 pub use error::FilesError;
+pub use half::Half;
 pub use pack::{Noted, pack};
 pub use place::{Target, Wanted};
 pub use reader::Reader;

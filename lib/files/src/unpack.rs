@@ -5,7 +5,7 @@
 //! file that was there. A new folder appears when it is whole. If anything fails, what is
 //! not whole is removed; what was whole before stays.
 
-use crate::{Entry, FilesError, Kind, PIECE, Reader, Target, place::Base, special};
+use crate::{Entry, FilesError, Half, Kind, PIECE, Reader, Target, place::Base, special};
 use nix::{
     errno::Errno,
     fcntl::{AtFlags, OFlag, openat, renameat},
@@ -18,7 +18,6 @@ use nix::{
 use std::{
     ffi::OsStr,
     fs::{self, File},
-    hash::{BuildHasher, Hasher, RandomState},
     io::{Read, Seek, SeekFrom},
     os::{
         fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd},
@@ -444,8 +443,7 @@ fn open_folder(above: BorrowedFd<'_>, name: &OsStr) -> nix::Result<OwnedFd> {
 }
 
 fn hidden() -> Vec<u8> {
-    let random = RandomState::new().build_hasher().finish();
-    format!(".forkyard-cp.{random:016x}").into_bytes()
+    Half::New.name().into_bytes()
 }
 
 fn mode(bits: u32) -> Mode {

@@ -1,6 +1,9 @@
 //! Reasons why a host could not do what it was asked, and how the asker is told.
 
 mod hint;
+mod path;
+
+pub(crate) use path::{Purpose, check_export, check_import, check_store};
 
 use crate::{
     bounds::BoundReached, friendly::FriendlyError, quota::QuotaReached, substrate::SubstrateError,
@@ -261,6 +264,9 @@ pub enum HostError {
         /// The image.
         image: forkyard_types::ImageId,
     },
+    /// A path that the request names cannot be used.
+    #[error(transparent)]
+    Path(#[from] path::PathError),
     /// The host's file system failed.
     #[error("cannot {what} {}", path.display())]
     Io {
@@ -343,7 +349,7 @@ impl HostError {
     /// Classifies the error for programs.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Invalid(_) => ErrorKind::Invalid,
+            Self::Invalid(_) | Self::Path(_) => ErrorKind::Invalid,
             Self::NoSuchCheckpoint { .. }
             | Self::NotPublished { .. }
             | Self::NoSuchShare { .. } => ErrorKind::NotFound,

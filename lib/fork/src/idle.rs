@@ -94,6 +94,12 @@ impl Host {
             check_idle(idle)?;
         }
         let vm = self.vm(vm)?;
+        if idle.is_some() && vm.life().shown() == VmState::Checkpoint {
+            return Err(HostError::Invalid(
+                "it is a checkpoint, which is never in use: give it a time with `keepalive --ttl`"
+                    .into(),
+            ));
+        }
         drop(vm.uses.begin());
         self.put_terms(&vm, |terms| terms.idle = idle)?;
         Ok(self.view_of(&vm))

@@ -53,12 +53,26 @@ fn ends(lifetime: Lifetime, before: Option<Ends>, now: u64) -> Ends {
     }
 }
 
+/// The end of a checkpoint, which never runs.
+fn of_checkpoint(action: Option<AtEnd>) -> Result<AtEnd, HostError> {
+    match action {
+        None | Some(AtEnd::Rm) => Ok(AtEnd::Rm),
+        Some(AtEnd::Stop | AtEnd::Pause | AtEnd::Checkpoint) => Err(HostError::Invalid(
+            "it is a checkpoint, which never runs: `rm` alone can end it".into(),
+        )),
+    }
+}
+
 impl Host {
     /// Gives a VM a time after which it is wanted no more, instead of the one it had; none: it is
     /// wanted until it is removed.
     pub fn set_lifetime(&self, vm: &str, lifetime: Option<Lifetime>) -> Result<VmView, HostError> {
-        if let Some(lifetime) = lifetime {
-            check_lifetime(lifetime)?;
+        let mut lifetime = lifetime;
+        if let Some(lifetime) = &mut lifetime {
+            check_lifetime(*lifetime)?;
+            if self.vm(vm)?.life().shown() == VmState::Checkpoint {
+                lifetime.action = Some(of_checkpoint(lifetime.action)?);
+            }
         }
         self.change_terms(vm, |terms| {
             terms.ends = lifetime.map(|it| ends(it, terms.ends, crate::now()));

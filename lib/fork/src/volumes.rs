@@ -42,7 +42,10 @@ pub(crate) use moves::Moves;
 pub(crate) use supply::Supplies;
 pub use supply::SupplyLine;
 
-use crate::{Host, HostError, blocking};
+use crate::{
+    Host, HostError, blocking,
+    error::{check_export, check_import},
+};
 use forkyard_blockd::{Counts, Encrypt, Request};
 use forkyard_host::Parts;
 use forkyard_types::{
@@ -146,7 +149,11 @@ impl Host {
                 return Err(HostError::Invalid(text.into()));
             }
             (Some(image), None) => Some(self.disk_of_image(image).await?),
-            (None, Some(file)) if file.is_absolute() => Some(file),
+            (None, Some(file)) if file.is_absolute() => {
+                let disk = file.clone();
+                blocking(move || check_import(&disk)).await?;
+                Some(file)
+            }
             (None, Some(file)) => {
                 let text = format!("{} is no absolute path", file.display());
                 return Err(HostError::Invalid(text));
@@ -289,6 +296,8 @@ impl Host {
             self.refuse_written(&volume)?;
             self.refuse_copy(&volume)?;
         }
+        let file = request.file.clone();
+        blocking(move || check_export(&file)).await?;
         self.volumes
             .disks
             .ask(Request::Export {

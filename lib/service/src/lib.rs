@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! connection --remote: TLS, doors: a place--> request
-//! request --gate: the asker--> audit --bodies: memory, input: form--> a route
+//! request --unread: its rest--gate: the asker--> audit --bodies: memory, input: form--> a route
 //! route --reply--> answer or error; lines, streams, upgrade: answers without an end
 //! ```
 //!
@@ -25,6 +25,7 @@ pub mod remote;
 pub mod replay;
 pub mod reply;
 pub mod streams;
+pub mod unread;
 pub mod unreadable;
 pub mod upgrade;
 pub mod volume_way;

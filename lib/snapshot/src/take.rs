@@ -56,6 +56,9 @@ impl Snapshots {
         let overlay_path = next.overlay_path().map(Path::to_owned);
         let layout = Layout::of(parent, image);
         let ready = async {
+            if !parent.is_paused() {
+                parent.answering()?;
+            }
             self.admit(&layout, members).await?;
             if !parent.is_paused() {
                 self.copy_ahead(parent, body, Ahead::of(mode), report)

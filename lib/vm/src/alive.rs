@@ -5,7 +5,8 @@
 //!    ^------------- answers ---------------'
 //! ```
 //!
-//! A VM that is paused, or stands still for a fork, is not asked. Nothing is done to one that is
+//! A VM that is paused, or stands still for a fork, is not asked; requests to hold still that it does not
+//! answer count as questions. Nothing is done to one that is
 //! silent: its programs may be running.
 
 use crate::{RunningVm, Vm, VmError};
@@ -45,6 +46,13 @@ impl Vm {
                 let (Some(vm), Some(body)) = (of_vm.upgrade(), of_body.upgrade()) else {
                     return;
                 };
+                // What asks it in turn leaves no time for a question here, and has its own answers.
+                let ignores = body.guest.missed() >= QUESTIONS && !vm.is_paused();
+                if ignores && vm.is_running() && vm.silence().is_none() {
+                    tracing::warn!(vm = %vm.name(), "its agent does not answer: it is to hold still, and does not");
+                    vm.set_unresponsive(&body, Some(NO_ANSWER.to_owned()));
+                    noted = true;
+                }
                 if is_still(&vm) {
                     continue;
                 }

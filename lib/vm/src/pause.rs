@@ -18,7 +18,7 @@ impl Vm {
         if self.is_paused() {
             return Ok(());
         }
-        body.hold(patience).await?;
+        self.answering()?.hold(patience).await?;
         if let Err(error) = self.enter(store, Life::Paused(body.clone()), |_| {}) {
             body.go_on().await?;
             return Err(error.into());

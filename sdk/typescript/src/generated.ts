@@ -1559,8 +1559,8 @@ export interface paths {
         put?: never;
         /**
          * Attach to a command that a guest keeps.
-         * @description The answer is as that of `exec`: it begins with `started`, then comes what is kept of the
-         *     command's output and what it goes on to write. Each line of the body is input; the command's
+         * @description The answer is as that of `exec`: `started`, then what is kept of the command's output and what
+         *     it goes on to write. Each line of the body is input; the command's
          *     input ends by `eof` alone. The command goes on when the client leaves.
          */
         post: operations["attach_session"];
@@ -2354,7 +2354,7 @@ export interface components {
             env?: string[][];
             /**
              * @description Keep the command: it goes on whatever becomes of the client, which can attach to it again.
-             *     [`ExecEvent::Started`] comes first.
+             *     [`ExecEvent::Started`] comes before all that it writes.
              */
             keep?: boolean;
             /**

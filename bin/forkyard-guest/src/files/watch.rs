@@ -1,6 +1,8 @@
-//! Watching a folder: a line of JSON for each change, an empty one once it is watched.
+//! Watching a folder: a line of JSON for each change, an empty one once it is watched. A file that the host
+//! writes has its name once it is whole, and is told of then.
 
 use super::{Failure, failed, refused};
+use forkyard_files::Half;
 use forkyard_types::{FileChange, FileEvent};
 use nix::{
     errno::Errno,
@@ -23,6 +25,8 @@ struct Watched<'a> {
     recursive: bool,
     /// Seen from the top.
     folders: HashMap<WatchDescriptor, PathBuf>,
+    /// A file of ours that is whole and gets its name, as the kernel counts moves.
+    becomes: Option<(u32, Half)>,
 }
 
 /// Watches until the folder is gone, or the reader is.
@@ -34,6 +38,7 @@ pub fn watch(top: &Path, recursive: bool) -> Result<(), Failure> {
         top,
         recursive,
         folders: HashMap::new(),
+        becomes: None,
     };
     watched.add(PathBuf::new(), &mut Vec::new())?;
     let mut out = io::stdout().lock();
@@ -93,7 +98,8 @@ impl Watched<'_> {
         let Ok(entries) = fs::read_dir(&path) else {
             return Ok(());
         };
-        for entry in entries.flatten() {
+        let whole = |entry: &fs::DirEntry| Half::of(&entry.file_name()).is_none();
+        for entry in entries.flatten().filter(whole) {
             let below = from_top.join(entry.file_name());
             if !is_top {
                 told.push(event(FileChange::Created, &below));
@@ -118,7 +124,24 @@ impl Watched<'_> {
         let (Some(folder), Some(name)) = (self.folders.get(&heard.wd), heard.name) else {
             return Ok(());
         };
+        if let Some(half) = Half::of(&name) {
+            if heard.mask.contains(AddWatchFlags::IN_MOVED_FROM) {
+                self.becomes = Some((heard.cookie, half));
+            }
+            return Ok(());
+        }
         let path = folder.join(name);
+        let is_folder = heard.mask.contains(AddWatchFlags::IN_ISDIR);
+        if heard.mask.contains(AddWatchFlags::IN_MOVED_TO)
+            && !is_folder
+            && let Some((_, half)) = self.becomes.take_if(|(move_, _)| *move_ == heard.cookie)
+        {
+            if half == Half::New {
+                told.push(event(FileChange::Created, &path));
+            }
+            told.push(event(FileChange::Written, &path));
+            return Ok(());
+        }
         for (flag, change) in [
             (AddWatchFlags::IN_CREATE, FileChange::Created),
             (AddWatchFlags::IN_MOVED_TO, FileChange::Created),
@@ -132,7 +155,6 @@ impl Watched<'_> {
             }
         }
         let made = AddWatchFlags::IN_CREATE | AddWatchFlags::IN_MOVED_TO;
-        let is_folder = heard.mask.contains(AddWatchFlags::IN_ISDIR);
         match self.recursive && is_folder && heard.mask.intersects(made) {
             true => self.add(path, told),
             false => Ok(()),

@@ -8,7 +8,10 @@
 mod stream;
 mod tee;
 
-use super::signals::{Ended, Interrupted};
+use super::{
+    signals::{Ended, Interrupted},
+    silence::Silence,
+};
 use crate::{
     args::{Copy, Format},
     output,
@@ -49,6 +52,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const INTERRUPTED: &str = "what was not whole has been removed";
 /// Likewise, where removing that takes too long.
 const LEFT: &str = "what was not whole could not be removed in time: a file or folder .forkyard-cp.… is left beside the target";
+/// Words on a copy with a VM that does not answer.
+const WAITS: &str = "the copy waits. Ctrl-C ends it";
 /// Word for standard input or output as a tar stream.
 const PIPE: &str = "-";
 
@@ -115,18 +120,20 @@ pub async fn copy(client: &Client, format: Format, wanted: Copy) -> anyhow::Resu
     let is_pipe = matches!(wanted.to, End::Pipe);
     let copied = match (wanted.from, wanted.to) {
         (End::There { vm, path }, End::Here(to)) => {
-            fetch(client, &vm, &path, &bar, &mut ended, placed(&path, to)).await
+            let fetched = fetch(client, &vm, &path, &bar, &mut ended, placed(&path, to));
+            watched(client, &vm, fetched).await
         }
         (End::There { vm, path }, End::Pipe) => {
             anyhow::ensure!(
                 !stdout().is_terminal(),
                 "what comes is a tar stream, which is nothing for a terminal: forkyard cp {vm}:{path} - | tar x"
             );
-            fetch(client, &vm, &path, &bar, &mut ended, passed_on).await
+            let fetched = fetch(client, &vm, &path, &bar, &mut ended, passed_on);
+            watched(client, &vm, fetched).await
         }
         (End::Here(from), End::There { vm, path }) => {
             let sent = send(client, from, &vm, &path, &bar);
-            interrupted(sent, &mut ended).await
+            watched(client, &vm, interrupted(sent, &mut ended)).await
         }
         (End::Pipe, End::There { vm, path }) => {
             anyhow::ensure!(
@@ -134,7 +141,7 @@ pub async fn copy(client: &Client, format: Format, wanted: Copy) -> anyhow::Resu
                 "standard input is to be a tar stream: tar c FILES | forkyard cp - {vm}:{path}"
             );
             let sent = unpacked_there(client, &vm, &path, &bar);
-            interrupted(sent, &mut ended).await
+            watched(client, &vm, interrupted(sent, &mut ended)).await
         }
         (End::Here(_) | End::Pipe, End::Here(_) | End::Pipe)
         | (End::There { .. }, End::There { .. }) => {
@@ -176,6 +183,16 @@ pub async fn send_quietly(
 ) -> anyhow::Result<()> {
     let sent = send(client, from, vm, path, &ProgressBar::hidden()).await;
     sent.map(drop)
+}
+
+/// Awaits a copy, and says so if its VM does not answer meanwhile.
+async fn watched<T>(client: &Client, vm: &str, work: impl Future<Output = T>) -> T {
+    let mut silence = Silence::of(client, vm, WAITS);
+    tokio::select! {
+        biased;
+        done = work => done,
+        never = silence.watch() => match never {},
+    }
 }
 
 /// Awaits a copy, which a signal ends.

@@ -6,11 +6,10 @@
 //! standard output, error <------- events <-- daemon <-----+
 //! ```
 
-mod silence;
 mod termination;
 
-use self::{silence::Silence, termination::Termination};
-use super::terminal;
+use self::termination::Termination;
+use super::{silence::Silence, terminal};
 use crate::{args::Format, output};
 use anyhow::Context;
 use base64::{Engine, prelude::BASE64_STANDARD};
@@ -36,6 +35,8 @@ pub const FAILED: u8 = 125;
 const TOOK_TOO_LONG: u8 = 124;
 /// Bytes of standard input in one piece.
 const PIECE: usize = 32 << 10;
+/// Words on a command in a VM that does not answer.
+const WAITS: &str = "the command is waited for. Ctrl-C twice gives it up";
 /// The terminal's kind, which programs on it want to know.
 const TERM: &str = "TERM";
 
@@ -122,7 +123,7 @@ pub async fn exec(client: &Client, format: Format, command: Exec) -> anyhow::Res
         }
     };
     let mut signals = pass_signals_on(input, command.tty)?;
-    let mut silence = Silence::of(client, &command.vm);
+    let mut silence = Silence::of(client, &command.vm, WAITS);
     let mut termination = Termination::of(client, &command.vm);
     loop {
         let event = tokio::select! {
@@ -181,7 +182,7 @@ pub async fn attach(
         true => pass_input_on(input, window.clone(), AtEnd::Leave),
         false => Broken::never(),
     };
-    let mut silence = Silence::of(client, vm);
+    let mut silence = Silence::of(client, vm, WAITS);
     loop {
         let event = tokio::select! {
             event = events.next() => event?,

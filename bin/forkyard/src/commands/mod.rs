@@ -29,6 +29,7 @@ mod settled;
 mod several;
 pub mod share;
 pub mod signals;
+mod silence;
 pub mod substrate;
 mod terminal;
 pub mod ticket;

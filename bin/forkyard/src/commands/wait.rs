@@ -96,24 +96,12 @@ async fn until(client: &Client, format: Format, wanted: &Wait) -> anyhow::Result
             Seen::Never(why) => bail!("{} {why}", wanted.vm),
             Seen::NotYet => {}
         }
-        if !told && format == Format::Text {
+        if !told
+            && format == Format::Text
+            && let Some(why) = awaited(wanted, state)
+        {
+            tell!("{why}");
             told = true;
-            match state {
-                None => tell!("there is no VM {} yet: waiting until there is", wanted.vm),
-                Some(VmState::Stopped) if wanted.until != Until::Removed => tell!(
-                    "{} is stopped: waiting until `forkyard start` or its restart policy starts it",
-                    wanted.vm
-                ),
-                Some(
-                    VmState::Starting
-                    | VmState::Warm
-                    | VmState::Running
-                    | VmState::Paused
-                    | VmState::Ending
-                    | VmState::Stopped
-                    | VmState::Checkpoint,
-                ) => told = false,
-            }
         }
         was = state.or(was);
         tokio::select! {
@@ -149,6 +137,26 @@ async fn look(client: &Client, vm: &str) -> Result<Option<VmView>, ClientError> 
     }
 }
 
+/// Says what others have to do before a VM is as it is wanted; none if it may come by itself.
+fn awaited(wanted: &Wait, state: Option<VmState>) -> Option<String> {
+    let vm = &wanted.vm;
+    match state {
+        None => Some(format!("there is no VM {vm} yet: waiting until there is")),
+        Some(VmState::Stopped) if wanted.until != Until::Removed => Some(format!(
+            "{vm} is stopped: waiting until `forkyard start` or its restart policy starts it"
+        )),
+        Some(
+            VmState::Starting
+            | VmState::Warm
+            | VmState::Running
+            | VmState::Paused
+            | VmState::Ending
+            | VmState::Stopped
+            | VmState::Checkpoint,
+        ) => None,
+    }
+}
+
 /// Compares what is wanted with a VM's state, and the one before; none if there is no VM.
 fn seen(wanted: Until, was: Option<VmState>, state: Option<VmState>) -> Seen {
     let never = |why: &str| Seen::Never(why.to_owned());
@@ -176,6 +184,23 @@ fn seen(wanted: Until, was: Option<VmState>, state: Option<VmState>) -> Seen {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_vm_that_is_not_there_or_stopped_is_told_of() {
+        let wait = |until| Wait {
+            vm: "p".into(),
+            until,
+            timeout: None,
+        };
+        for until in [Until::Running, Until::Paused, Until::Stopped] {
+            let told = awaited(&wait(until), None).expect("told");
+            assert_eq!(told, "there is no VM p yet: waiting until there is");
+        }
+        let told = awaited(&wait(Until::Running), Some(VmState::Stopped)).expect("told");
+        assert!(told.starts_with("p is stopped: "), "{told}");
+        assert_eq!(awaited(&wait(Until::Removed), Some(VmState::Stopped)), None);
+        assert_eq!(awaited(&wait(Until::Paused), Some(VmState::Running)), None);
+    }
 
     #[test]
     fn a_state_that_can_come_no_more_is_not_waited_for() {

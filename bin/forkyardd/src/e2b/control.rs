@@ -103,7 +103,13 @@ impl E2b {
             other => other.to_owned(),
         };
         let kept = self.host.find(&template).ok();
-        if let Some(kept) = kept.filter(|vm| vm.state == VmState::Checkpoint) {
+        let kept = kept.filter(|vm| vm.state == VmState::Checkpoint);
+        // An image's name is that image's, whatever a snapshot is called.
+        let is_other = match &kept {
+            Some(kept) => kept.id.as_str() != template && self.is_image(&template).await,
+            None => false,
+        };
+        if let Some(kept) = kept.filter(|_| !is_other) {
             let made = self.fork(kept.id.to_string(), 1).await?.pop();
             let made = made.ok_or_else(|| Failure::not_found("no clone was made"))??;
             let id = made.id.to_string();
@@ -141,6 +147,10 @@ impl E2b {
             join: None,
         };
         Ok(self.host.run(request).await?)
+    }
+
+    async fn is_image(&self, name: &str) -> bool {
+        self.host.image(name).await.is_ok()
     }
 
     async fn fork(&self, vm: String, count: u16) -> Answer<Vec<Answer<VmView>>> {
@@ -400,6 +410,13 @@ async fn snapshot(
     e2b.any_sandbox(&id)?;
     let name = wanted.name.map(|name| name.parse::<VmName>()).transpose();
     let name = name.map_err(|wrong| Failure::invalid(wrong.to_string()))?;
+    if let Some(name) = &name
+        && e2b.is_image(name.as_str()).await
+    {
+        return Err(Failure::exists(format!(
+            "{name:?} is the name of an image: choose another"
+        )));
+    }
     let kept = spawned(async move {
         let request = CheckpointRequest {
             name,

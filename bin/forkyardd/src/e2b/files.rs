@@ -23,6 +23,11 @@ pub fn path(request: &Request) -> Option<String> {
     query(request).remove("path")
 }
 
+/// True if a request is for a file, and has a signature.
+pub fn shows_signature(request: &Request) -> bool {
+    request.uri().path() == "/files" && query(request).contains_key("signature")
+}
+
 /// True if a request for a file has a signature that holds.
 pub fn is_signed(request: &Request, token: &str) -> bool {
     let query = query(request);

@@ -61,8 +61,8 @@ pub async fn sessions(
 
 /// Attach to a command that a guest keeps.
 ///
-/// The answer is as that of `exec`: it begins with `started`, then comes what is kept of the
-/// command's output and what it goes on to write. Each line of the body is input; the command's
+/// The answer is as that of `exec`: `started`, then what is kept of the command's output and what
+/// it goes on to write. Each line of the body is input; the command's
 /// input ends by `eof` alone. The command goes on when the client leaves.
 #[utoipa::path(post, path = "/v1/vms/{vm}/sessions/{pid}", operation_id = "attach_session", tag = "vms",
     params(("vm" = String, Path, description = "Name or id"), ("pid" = u32, Path, maximum = 4294967295_u32, description = "The session"), Attach),

@@ -215,6 +215,7 @@ impl Shared {
     fn hear(&self, message: ToHost, calls: &mpsc::Sender<(CallId, Request)>) {
         // Whatever it says: what it is asked may be behind much else.
         self.alive.fill(());
+        self.missed.store(0, Ordering::Relaxed);
         if self.is_for_visitor(&message) {
             return;
         }

@@ -79,6 +79,9 @@ impl HostError {
         if let Self::Network(error) = self {
             return error.remedy();
         }
+        if let Self::Path(error) = self {
+            return Some(error.hint());
+        }
         if let Self::Parts(error) = self {
             return error.hint();
         }

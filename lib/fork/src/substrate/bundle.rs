@@ -210,9 +210,11 @@ fn short(path: &Path) -> Result<Vec<u8>, HostError> {
         .and_then(|file| file.take(LONGEST + 1).read_to_end(&mut text))
         .map_err(HostError::io("read", path))?;
     match text.len() as u64 > LONGEST {
-        true => Err(HostError::io("read", path)(
-            io::ErrorKind::FileTooLarge.into(),
-        )),
+        true => Err(SubstrateError::NotBrought {
+            path: path.to_owned(),
+            why: format!("it is longer than {LONGEST} bytes"),
+        }
+        .into()),
         false => Ok(text),
     }
 }
@@ -227,7 +229,10 @@ fn open(path: &Path) -> io::Result<File> {
         .open(path)?;
     match file.metadata()?.is_file() {
         true => Ok(file),
-        false => Err(io::Error::new(io::ErrorKind::InvalidInput, "it is no file")),
+        false => {
+            let why = "it is no regular file";
+            Err(io::Error::new(io::ErrorKind::InvalidInput, why))
+        }
     }
 }
 
@@ -299,4 +304,45 @@ fn facts(path: &Path) -> Result<Facts, HostError> {
         bytes,
         blake3: hasher.finalize().to_hex().to_string(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::error::Purpose;
+    use forkyard_types::ErrorKind;
+    use nix::{sys::stat::Mode, unistd::mkfifo};
+    use std::os::unix::fs::symlink;
+
+    #[test]
+    fn a_folder_that_no_host_has_pushed_is_a_fault_of_the_request() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let place = |name: &str| folder.path().join(name);
+        for name in ["empty", "fifo", "link", "long"] {
+            fs::create_dir(place(name)).expect("a folder");
+        }
+        mkfifo(&place("fifo").join(MANIFEST), Mode::S_IRUSR).expect("a FIFO");
+        symlink("/etc/passwd", place("link").join(MANIFEST)).expect("a link");
+        let long = File::create(place("long").join(MANIFEST)).expect("a file");
+        long.set_len(LONGEST + 1).expect("a long file");
+        fs::write(place("file"), "x").expect("a file");
+        for (name, why) in [
+            ("none", "there is no file"),
+            ("empty", "there is no file"),
+            ("file", "Not a directory"),
+            ("fifo", "it is no regular file"),
+            ("link", "symbolic links"),
+            ("long", "it is longer than"),
+        ] {
+            let from = place(name);
+            let error = read(&from).expect_err("refused");
+            let told = error.of_request(Purpose::Pull, &from).to_api();
+            assert_eq!(told.kind, ErrorKind::Invalid, "{}", told.message);
+            assert!(told.message.contains(why), "{}", told.message);
+            assert!(told.hint.is_some(), "{}", told.message);
+        }
+        // One of the host's own cache is not the request's.
+        let own = read(&place("none")).expect_err("refused");
+        assert_eq!(own.kind(), ErrorKind::Host);
+    }
 }

@@ -8,6 +8,7 @@ use super::{
 use crate::{
     Host, HostError, blocking,
     boot::{MEMORY_MIB, VCPUS},
+    error::Purpose,
 };
 use forkyard_agent_link::VERSION;
 use forkyard_image::Layer;
@@ -34,7 +35,8 @@ impl Host {
     ) -> Result<(), HostError> {
         absolute(folder)?;
         let to = folder.join(substrate.name.as_str());
-        self.push_to(substrate, &to, Way::Copy).await
+        let pushed = self.push_to(substrate, &to, Way::Copy).await;
+        pushed.map_err(|error| error.of_request(Purpose::Push, folder))
     }
 
     /// Brings a substrate in from its folder.
@@ -46,10 +48,12 @@ impl Host {
         absolute(folder)?;
         let _turn = self.substrates.docks.lock().await;
         let from = folder.to_owned();
-        let (manifest, signed) = blocking(move || read(&from)).await?;
+        let blame = |error: HostError| error.of_request(Purpose::Pull, folder);
+        let (manifest, signed) = blocking(move || read(&from)).await.map_err(blame)?;
         self.trust(signed, folder, request)?;
         let name = request.name.clone().unwrap_or(manifest.name.clone());
-        self.bring(manifest, &name, folder, Way::Copy).await
+        let brought = self.bring(manifest, &name, folder, Way::Copy).await;
+        brought.map_err(blame)
     }
 
     /// Refuses what has no signature of a trusted host.

@@ -251,13 +251,16 @@ impl SubstrateError {
                 "if `forkyard substrate key` says that on a host you trust, pull it with --trust KEY, or `forkyard substrate trust KEY` once",
             ),
             Self::Manifest { .. } => Some("push it again from where it was docked"),
-            Self::Store { source, .. } => match source {
+            Self::Store { store, source } => match source {
                 Failed::Absent(_) => Some("`forkyard substrate ls STORE` lists what is there"),
                 Failed::Taken(_) => Some(
                     "another host has signed it, or it is damaged: remove it there (`forkyard substrate rm NAME --store STORE`), or push to another prefix",
                 ),
                 Failed::Missing(_) | Failed::Damaged(_) => Some(
                     "push it again with --verify from where it was docked: that mends what is in the store",
+                ),
+                Failed::Store(_) if store.starts_with("file:") => Some(
+                    "see that the folder and all in it can be read and written on the daemon's host",
                 ),
                 Failed::Store(_) => Some(
                     "see that the store can be reached, and that its keys are in the file of --object-stores or in AWS_… variables of the daemon",
@@ -267,6 +270,24 @@ impl SubstrateError {
             },
             Self::UnknownKey { .. } => Some("`forkyard substrate trust` lists them"),
             Self::Sign(_) | Self::Denied(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn advice_about_keys_is_given_for_stores_on_servers_alone() {
+        for (store, keys) in [("file:///mnt/store", false), ("s3://bucket/x", true)] {
+            let error = SubstrateError::Store {
+                store: store.into(),
+                source: Failed::Store("it does not answer".into()),
+            };
+            assert_eq!(error.kind(), ErrorKind::Host);
+            let hint = error.hint().unwrap_or_default();
+            assert_eq!(hint.contains("AWS_"), keys, "{hint}");
         }
     }
 }

@@ -5,7 +5,7 @@
 //! store is on one, no other process in sight, and none of root's rights.
 
 use super::SubstrateError;
-use crate::{Host, HostError, blocking};
+use crate::{Host, HostError, blocking, error::check_store};
 use forkyard_confine::{Confinement, Ends, Network, Who, confine};
 use forkyard_objects::{
     Address, LONGEST, Root,
@@ -158,8 +158,8 @@ fn start(program: &Path, order: &Order) -> Result<Result<Running, Failed>, HostE
     let mut writes = Vec::new();
     let network = match order.store.root() {
         Root::Folder(folder) => {
-            // One that is not there is told of by the program.
-            writes.extend(there(folder));
+            check_store(folder)?;
+            writes.push(folder.clone());
             Network::None
         }
         Root::Bucket(bucket) => {

@@ -32,7 +32,7 @@ const LAYER_KINDS: [&str; 4] = [
     "application/vnd.docker.image.rootfs.foreign.diff.tar",
 ];
 /// Suffixes of a layer's media type that name its compression.
-const COMPRESSIONS: [&str; 5] = ["", "+gzip", ".gzip", "+zstd", ".zstd"];
+const COMPRESSIONS: [&str; 6] = ["", "+gzip", ".gzip", "+zstd", ".zstd", "+xz"];
 /// Annotation that names an image in an index.
 const NAME: &str = "org.opencontainers.image.ref.name";
 

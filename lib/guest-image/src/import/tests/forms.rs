@@ -71,6 +71,26 @@ fn compressed_archive_is_the_archive_it_unpacks_to() {
 }
 
 #[test]
+fn layer_that_is_compressed_by_xz_is_unpacked() {
+    let mut oci = Oci::new();
+    oci.manifests.clear();
+    let [lower, upper] = Oci::layers();
+    let config = Oci::config("linux", "amd64").to_string().into_bytes();
+    let config = oci.put(config, "application/vnd.oci.image.config.v1+json");
+    let layers = [lower, upper].map(|layer| {
+        let packed = by_program("xz", &layer);
+        oci.put(packed, "application/vnd.oci.image.layer.v1.tar+xz")
+    });
+    let manifest = json!({"schemaVersion": 2, "config": config, "layers": layers});
+    let manifest = manifest.to_string().into_bytes();
+    let listed = oci.put(manifest, "application/vnd.oci.image.manifest.v1+json");
+    oci.manifests.push(listed);
+    let (_dir, cache) = cache();
+    let image = import(&cache, OCI, &oci.packed()).expect("imported");
+    assert_eq!(debugfs(&image.file.path, "cat /b"), "upper");
+}
+
+#[test]
 fn archive_that_unpacks_to_more_than_there_may_be_is_refused() {
     let from = io::Read::take(io::repeat(0), 1 << 20);
     let packed = zstd::encode_all(from, 1).expect("packed");

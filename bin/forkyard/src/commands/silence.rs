@@ -1,4 +1,4 @@
-//! Words on standard error for a user whose command says nothing: its VM may not answer any more.
+//! Words on standard error for a user whose command or copy gets nowhere: its VM may not answer any more.
 
 use crate::output;
 use forkyard_api_client::{Client, of_vm};
@@ -18,26 +18,28 @@ fn trouble(vm: &VmView) -> Option<String> {
     }
 }
 
-/// Time without a word of the command after which its VM is looked at.
+/// Time without a word after which its VM is looked at.
 const QUIET: Duration = Duration::from_secs(10);
 /// Between two looks.
 const LOOK: Duration = Duration::from_secs(5);
 
-/// Watch over a VM while a command in it says nothing.
+/// Watch over a VM while what is under way there says nothing.
 pub struct Silence<'a> {
     client: &'a Client,
     vm: &'a str,
+    waits: &'static str,
     due: Instant,
     told: bool,
 }
 
 impl<'a> Silence<'a> {
-    /// Begins to watch.
-    pub fn of(client: &'a Client, vm: &'a str) -> Self {
+    /// Begins to watch. `waits` says what waits for the VM, and what gives it up.
+    pub fn of(client: &'a Client, vm: &'a str, waits: &'static str) -> Self {
         let due = Instant::now() + QUIET;
         Self {
             client,
             vm,
+            waits,
             due,
             told: false,
         }
@@ -60,9 +62,10 @@ impl<'a> Silence<'a> {
             self.due = Instant::now() + LOOK;
             match (&trouble, self.told) {
                 (Some(what), false) => tell!(
-                    "forkyard: {} {}; the command is waited for. Ctrl-C twice gives it up",
+                    "forkyard: {} {}; {}",
                     self.vm,
-                    output::line(what)
+                    output::line(what),
+                    self.waits
                 ),
                 (None, true) => tell!("forkyard: {} gets on again", self.vm),
                 (Some(_), true) | (None, false) => {}
