@@ -24,7 +24,7 @@ use tokio::time::timeout;
 /// Time for which an answer waits for the rest of its request.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What a route has left of a body.
+/// A body that a route is done with.
 #[derive(Debug, Default)]
 struct Left {
     body: Option<Body>,

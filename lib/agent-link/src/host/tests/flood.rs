@@ -1,4 +1,4 @@
-//! A guest that says much and reads nothing.
+//! A guest that reads nothing, and says much or nothing.
 
 use super::*;
 
@@ -43,4 +43,23 @@ async fn flood(name: impl Fn(u32) -> u32) {
         while answering.try_join_next().is_some() {}
     }
     assert!(answering.len() <= 64, "{} wait", answering.len());
+}
+
+#[tokio::test]
+async fn requests_to_hold_still_that_are_not_answered_count_until_the_agent_says_something() {
+    let (guest, mut agent, _calls) = pair().await;
+    for missed in 1..3 {
+        let still = guest.quiesce(ForkId::random(), Duration::from_millis(1));
+        let still = still.await.expect_err("no answer");
+        assert!(matches!(still, LinkError::Timeout { .. }));
+        assert_eq!(guest.missed(), missed);
+    }
+    agent.say(&ToHost::Started).await;
+    tokio::time::timeout(SOON, async {
+        while guest.missed() > 0 {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await
+    .expect("heard");
 }
