@@ -181,19 +181,12 @@ struct Planes {
 
 async fn dispatch(State(planes): State<Planes>, mut request: Request) -> Response {
     let named = target(request.headers(), request.uri().host());
-    let target = match named {
-        None if files::shows_signature(&request) => match planes.e2b.signer(&request) {
-            Some(signer) => Some(signer),
-            None => {
-                let why = "the signature does not hold, or its sandbox does not run";
-                return planes
-                    .e2b
-                    .refuse(Who::of(&request), why)
-                    .await
-                    .into_response();
-            }
+    let target = match (named, files::Signed::of(&request)) {
+        (None, Some(signed)) => match planes.e2b.signer(Who::of(&request), &signed).await {
+            Ok(signer) => Some(signer),
+            Err(refused) => return refused.into_response(),
         },
-        named => named,
+        (named, _) => named,
     };
     let plane = match target {
         Some(target) => {
@@ -241,22 +234,27 @@ impl E2b {
         shown("x-access-token", "envd") == Some(true)
             || shown(proxy::TRAFFIC.as_str(), "traffic") == Some(true)
             || (port == ENVD_PORT
-                && request.uri().path() == "/files"
-                && files::is_signed(request, &self.key.token("envd", vm.id)))
+                && files::Signed::of(request)
+                    .is_some_and(|signed| signed.is_by(&self.key.token("envd", vm.id))))
     }
 
     /// The sandbox by whose token a request for a file is signed: where all have one address, that of a file
-    /// names none.
-    fn signer(&self, request: &Request) -> Option<SandboxAddress> {
+    /// names none. An address that has failed before waits first.
+    async fn signer(&self, who: Who, signed: &files::Signed) -> Result<SandboxAddress, Failure> {
+        tokio::time::sleep(self.access.delay(who.address, Instant::now())).await;
         let mut running = self.host.list().into_iter();
-        let signer = running.find(|vm| {
-            vm.state == VmState::Running
-                && files::is_signed(request, &self.key.token("envd", vm.id))
-        })?;
-        Some(SandboxAddress {
-            id: signer.id.to_string(),
-            port: ENVD_PORT,
-        })
+        let is_it = |vm: &VmView| {
+            vm.state == VmState::Running && signed.is_by(&self.key.token("envd", vm.id))
+        };
+        if let Some(signer) = running.find(is_it) {
+            return Ok(SandboxAddress {
+                id: signer.id.to_string(),
+                port: ENVD_PORT,
+            });
+        }
+        self.access.charge(who.address, Instant::now());
+        let why = "the signature does not hold, or its sandbox does not run";
+        Err(Failure::unauthorized(why))
     }
 
     /// A VM that runs, by id or name.

@@ -60,7 +60,7 @@ impl Host {
         Span::current().record("fork", tracing::field::display(fork));
         let mut report = ForkReport::default();
         let mut turn = parent.turn_to_fork().await;
-        let body = parent.body()?;
+        let body = parent.forkable()?;
         let keeping = self.keeping(parent, request.name)?;
         let generation = self
             .generation(parent, &body, turn.take::<Generation>())

@@ -248,7 +248,7 @@ impl Host {
         if parent.forks.is_closed() {
             return Err(removed(parent));
         }
-        let body = parent.body()?;
+        let body = parent.forkable()?;
         let shells = async {
             let mut generation = self
                 .generation(parent, &body, turn.take::<Generation>())

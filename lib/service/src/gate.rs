@@ -1,7 +1,7 @@
 //! No request comes in over the network without a token, but those of the nodes of this
 //! one's cluster, by their certificates, and hosts that were invited to become
 //! nodes, by their invitations. A request is judged by its head: the body of
-//! one that is refused is never read.
+//! one that is refused is thrown away.
 //!
 //! Credentials that hold are never refused for what their address sent before. Answers to
 //! others come late, once their address has failed too often.

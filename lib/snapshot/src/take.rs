@@ -53,12 +53,14 @@ impl Snapshots {
             next,
             template,
         } = rest;
+        // Told nothing: what is said to one that does not read is in the way of what follows.
+        if let Err(error) = parent.forkable() {
+            next.discard(parent, &*body.machine).await;
+            return Err(error.into());
+        }
         let overlay_path = next.overlay_path().map(Path::to_owned);
         let layout = Layout::of(parent, image);
         let ready = async {
-            if !parent.is_paused() {
-                parent.answering()?;
-            }
             self.admit(&layout, members).await?;
             if !parent.is_paused() {
                 self.copy_ahead(parent, body, Ahead::of(mode), report)

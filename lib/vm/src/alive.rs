@@ -39,6 +39,8 @@ impl Vm {
         tokio::spawn(async move {
             // Only what is noted here is taken back here.
             let mut noted = false;
+            // By requests to hold still.
+            let mut ignored = false;
             let mut unanswered = 0;
             loop {
                 sleep(EVERY).await;
@@ -47,11 +49,17 @@ impl Vm {
                     return;
                 };
                 // What asks it in turn leaves no time for a question here, and has its own answers.
-                let ignores = body.guest.missed() >= QUESTIONS && !vm.is_paused();
-                if ignores && vm.is_running() && vm.silence().is_none() {
+                let missed = body.guest.missed();
+                if ignored && missed == 0 {
+                    tracing::info!(vm = %vm.name(), "its agent answers again");
+                    vm.set_unresponsive(&body, None);
+                    (noted, ignored, unanswered) = (false, false, 0);
+                }
+                let runs = vm.is_running() && !vm.is_paused();
+                if missed >= QUESTIONS && runs && vm.silence().is_none() {
                     tracing::warn!(vm = %vm.name(), "its agent does not answer: it is to hold still, and does not");
                     vm.set_unresponsive(&body, Some(NO_ANSWER.to_owned()));
-                    noted = true;
+                    (noted, ignored) = (true, true);
                 }
                 if is_still(&vm) {
                     continue;
@@ -61,7 +69,7 @@ impl Vm {
                     Ok(()) => {
                         tracing::info!(vm = %vm.name(), "its agent answers again");
                         vm.set_unresponsive(&body, None);
-                        (noted, unanswered) = (false, 0);
+                        (noted, ignored, unanswered) = (false, false, 0);
                     }
                     Err(LinkError::Timeout { .. }) if is_still(&vm) || vm.silence().is_some() => {}
                     // It may have stood still for a part of the time.

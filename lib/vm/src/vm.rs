@@ -288,6 +288,14 @@ impl Vm {
         }
     }
 
+    /// The running part of a VM that can be forked: it stands still, or its agent answers.
+    pub fn forkable(&self) -> Result<Arc<RunningVm>, VmError> {
+        match self.is_paused() {
+            true => self.body(),
+            false => self.answering(),
+        }
+    }
+
     /// Tells whether the VM is paused to be handed over to another host.
     pub fn is_moving(&self) -> bool {
         lock(&self.moving).is_some()

@@ -28,6 +28,7 @@ use std::{
     io::{self, IsTerminal as _, Write as _, stdin, stdout},
     os::unix::ffi::OsStrExt,
     path::{Path, PathBuf},
+    pin::pin,
     process::ExitCode,
     str::FromStr,
     time::Duration,
@@ -52,6 +53,8 @@ const LOOK: Duration = Duration::from_millis(100);
 const INTERRUPTED: &str = "what was not whole has been removed";
 /// Likewise, where removing that takes too long.
 const LEFT: &str = "what was not whole could not be removed in time: a file or folder .forkyard-cp.… is left beside the target";
+/// Between two looks at whether it gets on.
+const PROGRESS: Duration = Duration::from_secs(1);
 /// Words on a copy with a VM that does not answer.
 const WAITS: &str = "the copy waits. Ctrl-C ends it";
 /// Word for standard input or output as a tar stream.
@@ -121,7 +124,7 @@ pub async fn copy(client: &Client, format: Format, wanted: Copy) -> anyhow::Resu
     let copied = match (wanted.from, wanted.to) {
         (End::There { vm, path }, End::Here(to)) => {
             let fetched = fetch(client, &vm, &path, &bar, &mut ended, placed(&path, to));
-            watched(client, &vm, fetched).await
+            watched(client, &vm, &bar, fetched).await
         }
         (End::There { vm, path }, End::Pipe) => {
             anyhow::ensure!(
@@ -129,11 +132,11 @@ pub async fn copy(client: &Client, format: Format, wanted: Copy) -> anyhow::Resu
                 "what comes is a tar stream, which is nothing for a terminal: forkyard cp {vm}:{path} - | tar x"
             );
             let fetched = fetch(client, &vm, &path, &bar, &mut ended, passed_on);
-            watched(client, &vm, fetched).await
+            watched(client, &vm, &bar, fetched).await
         }
         (End::Here(from), End::There { vm, path }) => {
             let sent = send(client, from, &vm, &path, &bar);
-            watched(client, &vm, interrupted(sent, &mut ended)).await
+            watched(client, &vm, &bar, interrupted(sent, &mut ended)).await
         }
         (End::Pipe, End::There { vm, path }) => {
             anyhow::ensure!(
@@ -141,7 +144,7 @@ pub async fn copy(client: &Client, format: Format, wanted: Copy) -> anyhow::Resu
                 "standard input is to be a tar stream: tar c FILES | forkyard cp - {vm}:{path}"
             );
             let sent = unpacked_there(client, &vm, &path, &bar);
-            watched(client, &vm, interrupted(sent, &mut ended)).await
+            watched(client, &vm, &bar, interrupted(sent, &mut ended)).await
         }
         (End::Here(_) | End::Pipe, End::Here(_) | End::Pipe)
         | (End::There { .. }, End::There { .. }) => {
@@ -185,13 +188,27 @@ pub async fn send_quietly(
     sent.map(drop)
 }
 
-/// Awaits a copy, and says so if its VM does not answer meanwhile.
-async fn watched<T>(client: &Client, vm: &str, work: impl Future<Output = T>) -> T {
+/// Awaits a copy, and says so if its VM does not answer while nothing comes or goes.
+async fn watched<T>(
+    client: &Client,
+    vm: &str,
+    bar: &ProgressBar,
+    work: impl Future<Output = T>,
+) -> T {
     let mut silence = Silence::of(client, vm, WAITS);
-    tokio::select! {
-        biased;
-        done = work => done,
-        never = silence.watch() => match never {},
+    let mut work = pin!(work);
+    let mut passed = 0;
+    loop {
+        tokio::select! {
+            biased;
+            done = &mut work => return done,
+            never = silence.watch() => match never {},
+            () = sleep(PROGRESS) => {}
+        }
+        if bar.position() != passed {
+            passed = bar.position();
+            silence.broken();
+        }
     }
 }
 

@@ -75,7 +75,7 @@ pub async fn answer(e2b: &E2b, vm: &VmView, request: Request) -> Response {
     let shown = shown.and_then(|value| value.to_str().ok());
     let who = Who::of(&request);
     let may = shown.is_some_and(|shown| is_token(shown, &wanted))
-        || (path == "/files" && files::is_signed(&request, &wanted));
+        || files::Signed::of(&request).is_some_and(|signed| signed.is_by(&wanted));
     if !may {
         let why = "the sandbox's token or the signature is missing or does not hold";
         return e2b.refuse(who, why).await.into_response();

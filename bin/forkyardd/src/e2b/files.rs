@@ -23,25 +23,50 @@ pub fn path(request: &Request) -> Option<String> {
     query(request).remove("path")
 }
 
-/// True if a request is for a file, and has a signature.
-pub fn shows_signature(request: &Request) -> bool {
-    request.uri().path() == "/files" && query(request).contains_key("signature")
+/// Longest path that a signature is read for.
+const LONGEST: usize = 4096;
+
+/// A request for a file that is signed, as far as it shows.
+#[derive(Debug)]
+pub struct Signed {
+    operation: Operation,
+    path: String,
+    user: String,
+    expires: Option<u64>,
+    signature: String,
 }
 
-/// True if a request for a file has a signature that holds.
-pub fn is_signed(request: &Request, token: &str) -> bool {
-    let query = query(request);
-    let text = |name: &str| query.get(name).map_or("", String::as_str);
-    let expires = query.get("signature_expiration").map(|text| text.parse());
-    let Ok(expires) = expires.transpose() else {
-        return false;
-    };
-    let operation = match request.method() == Method::GET {
-        true => Operation::Read,
-        false => Operation::Write,
-    };
-    let wanted = sign(operation, text("path"), text("username"), token, expires);
-    forkyard_e2b::is_signed(text("signature"), &wanted, expires, crate::now())
+impl Signed {
+    /// Reads a request; none if it is for no file, or has no signature that could hold now.
+    pub fn of(request: &Request) -> Option<Self> {
+        if request.uri().path() != "/files" {
+            return None;
+        }
+        let mut query = query(request);
+        let mut text = |name: &str| query.remove(name);
+        let (signature, path) = (text("signature")?, text("path").unwrap_or_default());
+        let user = text("username").unwrap_or_default();
+        let expires = text("signature_expiration").map(|text| text.parse());
+        let expires = expires.transpose().ok()?;
+        let holds = expires.is_none_or(|expires| crate::now() <= expires);
+        let operation = match request.method() == Method::GET {
+            true => Operation::Read,
+            false => Operation::Write,
+        };
+        (holds && path.len() + user.len() <= LONGEST).then_some(Self {
+            operation,
+            path,
+            user,
+            expires,
+            signature,
+        })
+    }
+
+    /// True if it is signed by this token.
+    pub fn is_by(&self, token: &str) -> bool {
+        let wanted = sign(self.operation, &self.path, &self.user, token, self.expires);
+        forkyard_e2b::is_signed(&self.signature, &wanted, self.expires, crate::now())
+    }
 }
 
 /// `GET /files`.
