@@ -276,7 +276,7 @@ with forkyard.ForkExecutor(2) as executor:
 print(repr(failing.exception()), working.result(), type(executor.submit(lambda: lambda: 1).exception()).__name__)
 import time
 try:
-    executor.map(time.sleep, [0, 100], timeout=1)
+    executor.map(time.sleep, [0, 1000], timeout=10)
 except TimeoutError as error:
     print(error)
 ";
@@ -286,7 +286,7 @@ except TimeoutError as error:
         .exited(0);
     assert_eq!(
         outcome.text(),
-        "[0, 1, 4, 9, 16]\nFalse\nZeroDivisionError('integer division or modulo by zero') 3 TypeError\n1 of 2 calls are not done after 1 s"
+        "[0, 1, 4, 9, 16]\nFalse\nZeroDivisionError('integer division or modulo by zero') 3 TypeError\n1 of 2 calls are not done after 10 s"
     );
     only_p_is_left(host);
 }
