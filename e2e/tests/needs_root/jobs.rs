@@ -42,7 +42,7 @@ fn items_are_done_in_order_with_the_environment_and_folder_of_the_caller(host: &
 #[track_caller]
 fn an_item_that_takes_too_long_or_fails_is_done_again_as_often_as_was_said(host: &Host) {
     // A process of its own group would outlive its shell, and hold the output open.
-    let script = "vmfork map -n 2 --timeout 0.5 -- sh -c 'echo $1; [ $1 != slow ] || sleep 1000' x ::: slow quick";
+    let script = "vmfork map -n 2 --timeout 5 -- sh -c 'echo $1; [ $1 != slow ] || sleep 1000' x ::: slow quick";
     let words = ["exec", "p", "--", "sh", "-c", script];
     let outcome = host.start(words, "").wait().exited(124);
     assert_eq!(outcome.text(), "slow\nquick");
