@@ -184,7 +184,7 @@ def files(sandbox):
     # Signed addresses need no token, and name no sandbox where all have one address.
     with urllib.request.urlopen(sandbox.download_url("/data/a/hello.txt")) as answer:
         assert answer.read().decode() == "hello ä"
-    # Nor where each has its own.
+    # Where each has its own, that names it.
     with urllib.request.urlopen(urllib.request.Request(
         sandbox.download_url("/data/a/hello.txt", use_signature_expiration=60),
         headers={"Host": sandbox.get_host(49983)},
@@ -360,6 +360,8 @@ def forks(sandbox):
     assert counting.kill()
 
     # A snapshot is a template.
+    # It would be in the place of the image for everybody.
+    raises(Exception, lambda: sandbox.create_snapshot(name="tiny"), "name of an image")
     kept = sandbox.create_snapshot(name="warm")
     assert [s.snapshot_id for s in Sandbox.list_snapshots().next_items()] == ["warm"]
     woken = timed("create from a snapshot", lambda: Sandbox.create(kept.snapshot_id, timeout=600, envs={"COLOUR": "blue"}))

@@ -442,6 +442,17 @@ mod tests {
     }
 
     #[test]
+    fn a_checkpoint_can_end_by_its_removal_alone() {
+        for action in [None, Some(AtEnd::Rm)] {
+            assert_eq!(of_checkpoint(action).expect("an end"), AtEnd::Rm);
+        }
+        for action in [AtEnd::Stop, AtEnd::Pause, AtEnd::Checkpoint] {
+            let refused = of_checkpoint(Some(action)).expect_err("never runs");
+            assert_eq!(refused.kind(), forkyard_types::ErrorKind::Invalid);
+        }
+    }
+
+    #[test]
     fn words_without_a_name_or_without_bound_are_refused() {
         for (name, value) in [("", ""), ("a\0", ""), ("a", "\0"), ("a", &"x".repeat(4097))] {
             let words = [(name.to_owned(), value.to_owned())].into();

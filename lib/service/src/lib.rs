@@ -2,8 +2,9 @@
 //!
 //! ```text
 //! connection --remote: TLS, doors: a place--> request
-//! request --unread: its rest--gate: the asker--> audit --bodies: memory, input: form--> a route
+//! request --gate: the asker--> audit --bodies: memory, input: form--> a route
 //! route --reply--> answer or error; lines, streams, upgrade: answers without an end
+//!       --unread--> the rest of a body that it has not read is thrown away
 //! ```
 //!
 //! It knows no VM, and decides nothing about any.
