@@ -16,7 +16,7 @@ use forkyard_e2b::{
 };
 use forkyard_fork::{Following, HostError};
 use forkyard_types::{
-    Attach, ExecEvent, ExecRequest, ExitStatus, KeptCommand, NotStarted, WindowSize,
+    Attach, ErrorKind, ExecEvent, ExecRequest, ExitStatus, KeptCommand, NotStarted, WindowSize,
 };
 use futures::{StreamExt, stream};
 use serde_json::{Value, json};
@@ -42,6 +42,11 @@ struct Followed {
     /// Kills it at that time.
     killer: Option<JoinHandle<()>>,
 }
+
+/// Between two attempts at a guest that does not answer.
+const AGAIN: Duration = Duration::from_secs(2);
+/// Time for which a command that has had its time is killed again.
+const RETRIED: Duration = Duration::from_secs(600);
 
 /// `Start`.
 pub async fn start(call: Call, asked: StartRequest) -> Result<Body, Failure> {
@@ -79,7 +84,8 @@ pub async fn start(call: Call, asked: StartRequest) -> Result<Body, Failure> {
         let mut events = call.used().await?.exec(request, following).await?;
         match begun(&mut events).await? {
             Ok(pid) => {
-                let killer = until.map(|until| tokio::spawn(kill_at(call.clone(), pid, until)));
+                let killer =
+                    until.map(|until| tokio::spawn(kill_at(call.clone(), pid, program, until)));
                 let followed = Followed {
                     call,
                     pid,
@@ -124,24 +130,52 @@ pub async fn connect(call: Call, asked: OfProcess) -> Result<Body, Failure> {
 
 /// Kills a command that was just started if it still runs at that time. A client that waits no
 /// longer may have gone by then.
-async fn kill_at(call: Call, pid: u32, until: Instant) {
-    let find = async || {
-        let used = call.used().await.ok()?;
-        let all = used.sessions().await.unwrap_or_default();
-        all.into_iter().find(|command| command.pid == pid)
+async fn kill_at(call: Call, pid: u32, program: String, until: Instant) {
+    let give_up = until + RETRIED;
+    let find = || found(&call, pid, give_up);
+    // Numbers are given again, to others and after a reboot.
+    let is_it = |it: &KeptCommand| it.argv.first() == Some(&program) && it.exit.is_none();
+    let Some(first) = find().await.filter(&is_it) else {
+        return;
     };
-    // Numbers are given again.
-    let Some(first) = find().await else { return };
     sleep_until(until).await;
-    let is_it = |it: &KeptCommand| it.exit.is_none() && it.started == first.started;
-    let killed = async {
-        let used = call.used().await?;
-        Ok::<_, HostError>(used.signal_session(pid, SIGKILL).await?)
-    };
-    if find().await.as_ref().is_some_and(is_it)
-        && let Err(error) = killed.await
+    while let Some(it) = find().await
+        && is_it(&it)
+        && it.started == first.started
     {
-        tracing::info!(vm = %call.vm.name, pid, error = &error as &dyn std::error::Error, "not killed in time");
+        let killed = async {
+            let used = call.used().await?;
+            Ok::<_, HostError>(used.signal_session(pid, SIGKILL).await?)
+        };
+        if let Err(error) = killed.await {
+            tracing::info!(vm = %call.vm.name, pid, error = &error as &dyn std::error::Error, "not killed in time");
+        }
+        // The signal is on its way, and a link that breaks would lose it.
+        sleep(AGAIN).await;
+        if Instant::now() > give_up {
+            return;
+        }
+    }
+}
+
+/// A command of a VM. A guest that does not answer is asked again until then; none if there is no such
+/// command, or the VM is paused, stopped, elsewhere or gone.
+async fn found(call: &Call, pid: u32, give_up: Instant) -> Option<KeptCommand> {
+    loop {
+        let all = async {
+            let used = call.used().await?;
+            Ok::<_, HostError>(used.sessions().await?)
+        };
+        match all.await {
+            Ok(all) => return all.into_iter().find(|command| command.pid == pid),
+            Err(error) => {
+                let silent = [ErrorKind::Timeout, ErrorKind::Guest].contains(&error.kind());
+                if !silent || Instant::now() > give_up {
+                    return None;
+                }
+                sleep(AGAIN).await;
+            }
+        }
     }
 }
 
