@@ -20,6 +20,13 @@ impl Host {
         Self::waking().running_p(options)
     }
 
+    /// Such a host, in which a guest may take long to answer: much goes on in it.
+    pub fn with_busy_p() -> Self {
+        Self::waking()
+            .telling("FORKYARD_PATIENCE", "240")
+            .running_p([])
+    }
+
     /// A host that wakes what it runs, which is to be of the smallest image and the usual size:
     /// what is of another size would be booted twice, to be kept.
     pub fn waking() -> Self {

@@ -4,7 +4,7 @@ use forkyard_e2e::Host;
 
 #[test]
 fn commands_stream_both_ways_have_terminals_and_leave_nothing_behind() {
-    let host = Host::with_woken_p([]);
+    let host = Host::with_busy_p();
     host.python(
         r#"
 import asyncio, fcntl, os, pty, select, signal, struct, subprocess, termios, time

@@ -70,7 +70,7 @@ fn no_request_of_two_hundred_connections_fails_while_the_vm_moves() {
             // However busy this host is.
             "metrics = \"127.0.0.1:0\"\nbounds = {{ patience_s = 120 }}\n{hosts}\
              [[http]]\nlisten = \"127.0.0.1:0\"\n\
-             [service.p]\nport = 8080\nnames = [\"p.test\"]\nhealth = {{ path = \"/\", every_s = 1 }}\n\
+             [service.p]\nport = 8080\nnames = [\"p.test\"]\nhealth = {{ path = \"/\", every_s = 1, timeout_s = 60 }}\n\
              [service.tcp]\nvms = [\"p\"]\nport = 8080\nlisten = [\"127.0.0.1:0\"]\n"
         ),
         3,
