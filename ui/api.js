@@ -1,4 +1,4 @@
-// The HTTP API. The token stays in this tab's session and goes out in a header alone, never in a URL.
+// The HTTP API. The token stays in this tab's session and goes out in headers alone, never in a URL.
 
 const KEY = "forkyard-token";
 
@@ -64,6 +64,29 @@ export async function call(method, path, json, options = {}) {
   const response = await send(method, path, { ...options, body });
   const text = await response.text();
   return text === "" ? null : JSON.parse(text);
+}
+
+/**
+ * A WebSocket that is open; `heard` is called with each message. Throws ApiError if there is none: browsers do not tell why,
+ * so the path of its VM is asked for the reason.
+ */
+export async function socket(path, heard) {
+  const url = new URL(path, location.href);
+  url.protocol = url.protocol.replace("http", "ws");
+  // A browser sets no other header of a WebSocket's request.
+  const link = new WebSocket(url, ["forkyard.v1", `forkyard.token.${token.get() ?? ""}`]);
+  link.addEventListener("message", ({ data }) => heard(JSON.parse(data)));
+  await new Promise((done) => {
+    link.addEventListener("open", done);
+    link.addEventListener("close", done);
+  });
+  if (link.readyState === WebSocket.OPEN) return link;
+  await call("GET", path.split("/").slice(0, 4).join("/"));
+  throw new ApiError({
+    kind: "unreachable",
+    message: "no WebSocket could be opened",
+    hint: "see whether a proxy between this computer and forkyardd passes WebSockets on",
+  });
 }
 
 /** Pieces of a body, as they come. */

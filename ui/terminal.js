@@ -2,22 +2,22 @@
 // and opens no link.
 //
 //   shell    POST exec, or sessions/PID  ---> output, for as long as the view is open
-//            POST sessions/PID           <--- what is typed, one short request after the other: HTTP/1.1 has no
-//                                             bodies that stream from a browser
-//   console  GET logs, POST console           likewise
+//            WebSocket sessions/PID      <--- what is typed: browsers have no bodies that stream to a server. Output
+//                                             stays with the other, which the server holds back while the page is busy
+//   console  GET logs, POST console           one short request after the other
 //
 // A shell is a session (`keep`): it stays when the page goes, and clones have it.
 
-import { ApiError, call, lines, pieces, send, vmPath } from "./api.js";
-import { el, sleep } from "./dom.js";
+import { ApiError, call, lines, pieces, send, socket, vmPath } from "./api.js";
+import { el } from "./dom.js";
 
 const LINES = "application/x-ndjson";
 /** Sessions of this page, to be found again. */
 export const TAG = "page";
-/** Most bytes in one line of input. */
+/** Most bytes in one message of input. */
 const PIECE = 32 << 10;
-/** Time that a change of size has to reach the guest: nothing tells of it. */
-const SETTLE = 250;
+/** Bytes of input that may be on their way to a command that does not read them. */
+const WINDOW = 256 << 10;
 
 const SHELL = ["/bin/sh", "-c", "if command -v bash >/dev/null; then exec bash -l; else exec sh -l; fi"];
 
@@ -190,6 +190,90 @@ class Typed {
   }
 }
 
+/**
+ * Sends input to a session, over a connection that is made when there is some, and again if it broke. No more is on its
+ * way than the session takes: what is pasted to a command that does not read stays here.
+ */
+class Input {
+  #path;
+  #failed;
+  #waiting = [];
+  #under_way = 0;
+  #link = null;
+  #open = false;
+  #over = false;
+
+  constructor(path, signal, failed) {
+    this.#path = path;
+    this.#failed = failed;
+    signal.addEventListener("abort", () => this.end());
+  }
+
+  type(bytes) {
+    for (let at = 0; at < bytes.length; at += PIECE) {
+      const piece = bytes.subarray(at, at + PIECE);
+      this.#waiting.push({ length: piece.length, message: { stdin: packed(piece) } });
+    }
+    this.#send();
+  }
+
+  resize({ rows, cols }) {
+    this.#waiting.push({ length: 0, message: { resize: { rows, cols } } });
+    this.#send();
+  }
+
+  #send() {
+    if (this.#over) return;
+    if (!this.#link) this.#connect();
+    while (this.#open && this.#waiting.length > 0 && this.#under_way < WINDOW) {
+      const { length, message } = this.#waiting.shift();
+      this.#link.send(JSON.stringify(message));
+      this.#under_way += length;
+    }
+  }
+
+  async #connect() {
+    this.#link = {};
+    try {
+      const link = await socket(this.#path, (event) => this.#hear(event));
+      if (this.#over) return link.close();
+      link.addEventListener("close", () => {
+        if (this.#link === link) this.#lose(new Error("the connection broke: type it again"));
+      });
+      this.#link = link;
+      this.#open = true;
+      this.#send();
+    } catch (error) {
+      this.#lose(error);
+    }
+  }
+
+  #hear(event) {
+    if (event.taken) {
+      this.#under_way -= event.taken;
+      this.#send();
+    }
+    if (event.exit) this.#over = true;
+    const why = event.error ?? event.not_started;
+    if (why) this.#lose(new ApiError({ kind: "guest", ...why }));
+  }
+
+  /** Tells why what waits is not typed. What closes behind that is no news. */
+  #lose(error) {
+    if (this.#link && !this.#over) this.#failed(error);
+    if (this.#open) this.#link.close();
+    this.#link = null;
+    this.#open = false;
+    this.#waiting = [];
+    this.#under_way = 0;
+  }
+
+  end() {
+    this.#over = true;
+    if (this.#open) this.#link.close();
+  }
+}
+
 /** Whether this is what a terminal answers by itself: where its cursor is, what it is, which colours it has. */
 function isReply(bytes) {
   return /^\x1b(\[[?>]?[\d;]*\$?[Rcny]|\]|P)/.test(String.fromCharCode(...bytes.slice(0, 64)));
@@ -221,14 +305,15 @@ export async function showShell(view, vm, session, started) {
   // With lines as its body a command's input stays open for what is sent apart.
   const response = await send("POST", vmPath(vm, path), { body: body ?? "\n", type: LINES, signal: view.signal });
   view.tell("connected");
+  let input = null;
   for await (const line of lines(response)) {
     const event = JSON.parse(line);
     if (event.started) {
-      const input = new Typed((all) => type(vm, event.started.pid, all, view.signal), view.signal,
-        (error) => view.tell(`not typed: ${error.message}`));
-      view.ontyped((bytes) => (old > 0 && isReply(bytes)) || input.push({ bytes }));
-      view.onresized(({ rows, cols }) => input.push({ size: { rows, cols } }));
-      if (pid !== null) input.push({ size: view.size });
+      const path = vmPath(vm, `/sessions/${event.started.pid}?output=false`);
+      input = new Input(path, view.signal, (error) => view.tell(`not typed: ${error.message}`));
+      view.ontyped((bytes) => (old > 0 && isReply(bytes)) || input.type(bytes));
+      view.onresized((size) => input.resize(size));
+      if (pid !== null) input.resize(view.size);
       started(event.started.pid);
     } else if (event.stdout) {
       const said = unpacked(event.stdout);
@@ -236,6 +321,7 @@ export async function showShell(view, vm, session, started) {
       old -= said.length;
     } else if (event.exit) {
       const { code, signal } = event.exit;
+      input?.end();
       return code === undefined ? `signal ${signal}` : `exit code ${code}`;
     } else if (event.not_started) {
       throw new ApiError({ kind: "guest", message: event.not_started.message });
@@ -248,44 +334,13 @@ export async function showShell(view, vm, session, started) {
   });
 }
 
-/** Has the guest read what was typed, and knows that it has. */
-async function type(vm, pid, all, signal) {
-  const size = all.findLast((one) => one.size)?.size;
-  const bytes = all.filter((one) => one.bytes).flatMap((one) => [...one.bytes]);
-  const body = size ? [{ resize: size }] : [];
-  for (let at = 0; at < bytes.length; at += PIECE) {
-    body.push({ stdin: packed(bytes.slice(at, at + PIECE)) });
-  }
-  const over = new AbortController();
-  const give = () => over.abort();
-  signal.addEventListener("abort", give);
-  try {
-    const response = await send("POST", vmPath(vm, `/sessions/${pid}?output=false`), {
-      body: `${body.map((line) => JSON.stringify(line)).join("\n")}\n`, type: LINES, signal: over.signal,
-    });
-    let left = bytes.length;
-    for await (const line of lines(response)) {
-      const event = JSON.parse(line);
-      if (event.error) throw new ApiError(event.error);
-      if (event.not_started) throw new ApiError({ kind: "guest", message: event.not_started.message });
-      if (event.exit) return;
-      if (event.started && left === 0) await sleep(SETTLE);
-      left -= event.taken ?? 0;
-      if (left <= 0 && (event.taken || event.started)) return;
-    }
-  } finally {
-    signal.removeEventListener("abort", give);
-    over.abort();
-  }
-}
-
 /** Shows a serial console. Returns when the VM has ended, or the view is closed. */
 export async function showConsole(view, vm, follow) {
   if (follow) {
     const input = new Typed((all) => send("POST", vmPath(vm, "/console"), {
-      body: Uint8Array.from(all.flatMap((one) => [...one.bytes])), type: "application/octet-stream", signal: view.signal,
+      body: Uint8Array.from(all.flatMap((one) => [...one])), type: "application/octet-stream", signal: view.signal,
     }), view.signal, (error) => view.tell(`not typed: ${error.message}`));
-    view.ontyped((bytes) => input.push({ bytes }));
+    view.ontyped((bytes) => input.push(bytes));
   }
   // Typed to before it is heard: a browser may hold an answer back until it has its first byte.
   const response = await send("GET", vmPath(vm, `/logs?follow=${follow}`), { signal: view.signal });

@@ -13,6 +13,7 @@
 //! remains what is left in a place
 //! frontend front-ends, and a name server for them
 //! guest   C programs for guests, compiled here
+//! websocket commands over WebSockets
 //! pypi    Python environments with packages of others
 //! Steps   a daemon that dies before the Nth thing it does
 //! sweep   the same for every N, and what must be sound after it
@@ -39,6 +40,7 @@ pub mod steps;
 mod sweep;
 mod switch;
 mod waiting;
+pub mod websocket;
 
 pub use cluster::Cluster;
 pub use forkyard_fake_engine::faults::{Fault, Faults};

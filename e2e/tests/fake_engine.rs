@@ -54,6 +54,8 @@ mod volume_homes;
 mod volume_moves;
 #[path = "fake_engine/volumes.rs"]
 mod volumes;
+#[path = "fake_engine/websocket.rs"]
+mod websocket;
 
 /// Program of a machine that is made up.
 const MACHINE: &str = "forkyard-fake-machine";

@@ -25,10 +25,10 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
-use forkyard_api_client::{Client, ClientError};
+use forkyard_api_client::{Client, ClientError, Upgrade};
 use forkyard_cluster::{Cluster, ClusterError};
 use forkyard_node::{ACTIVATIONS, CLONES, MIGRATIONS};
-use forkyard_service::{changes, replay::Replay, strip};
+use forkyard_service::{changes, replay::Replay, strip, websocket};
 use forkyard_types::{ErrorKind, NodeName};
 use hyper::body::Incoming;
 use hyper_util::rt::TokioIo;
@@ -175,7 +175,9 @@ pub async fn pass_on(
     asker: &Asker,
     request: Request,
 ) -> Result<Response, ClientError> {
-    if upgrade::asks_for_tcp(request.headers()) {
+    let headers = request.headers();
+    let upgraded = upgrade::asks_for_tcp(headers) || websocket::is_asked_for(headers);
+    if upgraded && request.method() == Method::GET {
         return connect(client, asker, request).await;
     }
     let (head, body) = request.into_parts();
@@ -203,8 +205,8 @@ fn on_behalf_of(client: &Client, asker: &Asker) -> Client {
     }
 }
 
-/// Connects to a port of a guest on another node, and passes bytes on until both directions have
-/// ended, or one has broken.
+/// Connects to a port or a command of a guest on another node, and passes bytes on until both
+/// directions have ended, or one has broken.
 async fn connect(
     client: &Client,
     asker: &Asker,
@@ -212,10 +214,12 @@ async fn connect(
 ) -> Result<Response, ClientError> {
     let carrier = request.extensions().get::<Carrier>().cloned();
     let upgrade = hyper::upgrade::on(&mut request);
-    let path = request.uri().path().to_owned();
-    let mut there = match on_behalf_of(client, asker).upgrade(&path).await? {
-        Ok(there) => there,
-        Err(refused) => return Ok(answered(refused)),
+    let path = request.uri().path_and_query();
+    let path = path.map_or("/", |path| path.as_str()).to_owned();
+    let wanted = websocket::asked_elsewhere(request.headers());
+    let (headers, mut there) = match on_behalf_of(client, asker).upgrade(&path, wanted).await? {
+        Upgrade::Taken(headers, there) => (headers, there),
+        Upgrade::Refused(refused) => return Ok(answered(refused)),
     };
     tokio::spawn(async move {
         // Counted until its end.
@@ -223,10 +227,12 @@ async fn connect(
         let Ok(here) = upgrade.await else { return };
         let mut here = TokioIo::new(here);
         if let Err(error) = copy_bidirectional(&mut here, &mut there).await {
-            tracing::debug!(%error, "a connection to a port on another node broke");
+            tracing::debug!(%error, "a connection to a guest on another node broke");
         }
     });
-    Ok(upgrade::switching())
+    let mut response = upgrade::switching();
+    *response.headers_mut() = headers;
+    Ok(response)
 }
 
 /// The node that has it does not answer, though it holds its lease.

@@ -168,7 +168,7 @@ fn common() -> OpenApiRouter<Shared> {
         .routes(routes!(vms::migrate))
         .merge(
             OpenApiRouter::new()
-                .routes(routes!(exec::exec))
+                .routes(routes!(exec::exec, exec::exec_socket))
                 .routes(routes!(peer::clones))
                 .routes(routes!(peer::activations))
                 .routes(routes!(peer::migrations))
@@ -201,7 +201,7 @@ fn common() -> OpenApiRouter<Shared> {
         .routes(routes!(vms::stop))
         .routes(routes!(vms::start))
         .routes(routes!(exec::sessions))
-        .routes(routes!(exec::attach, exec::kill))
+        .routes(routes!(exec::attach, exec::attach_socket, exec::kill))
         .routes(routes!(terms::set_lifetime, terms::remove_lifetime))
         .routes(routes!(terms::set_idle, terms::remove_idle))
         .routes(routes!(terms::set_restart))

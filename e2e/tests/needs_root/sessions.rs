@@ -1,11 +1,13 @@
 //! Commands that outlive their clients, labels, and VMs that are wanted for a time.
 
+use base64::{Engine, prelude::BASE64_STANDARD};
 use forkyard_e2e::{Host, eventually};
 use forkyard_types::{KeptCommand, ListedVm};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use serde_json::json;
 use std::io::Write as _;
 
 /// The commands that a VM keeps and that run.
@@ -61,6 +63,8 @@ fn commands_go_on_without_their_clients_and_daemons_and_are_kept_in_clones() {
     });
     first.interrupt();
     first.wait();
+
+    over_websockets(&host);
 
     // A command that a client follows ends with the daemon that carried it, whatever it ignores; what came of its
     // input until then is not taken for the whole.
@@ -129,4 +133,39 @@ fn commands_go_on_without_their_clients_and_daemons_and_are_kept_in_clones() {
     host.ok(["keepalive", "p", "--ttl", "1h"]);
     host.ok(["keepalive", "p", "--forever"]);
     host.end();
+}
+
+/// A client that closes its WebSocket ends its command, and none that is kept.
+fn over_websockets(host: &Host) {
+    let mut socket = host.socket("/v1/vms/p/exec").expect("opened");
+    socket.say(&json!({ "argv": ["sleep", "1002"] }));
+    host.wait_in("p", "grep -qs sleep.100[2] /proc/[0-9]*/cmdline");
+    socket.close();
+    host.wait_in("p", "! grep -qs sleep.100[2] /proc/[0-9]*/cmdline");
+
+    let size = json!({ "rows": 30, "cols": 90 });
+    let mut socket = host.socket("/v1/vms/p/exec").expect("opened");
+    socket.say(&json!({ "argv": ["sh"], "tty": size, "keep": true }));
+    let started = socket.told().expect("started");
+    let pid = &started["started"]["pid"];
+    drop(socket);
+    // One types, the other reads.
+    let at = format!("/v1/vms/p/sessions/{pid}");
+    let mut typing = host.socket(&format!("{at}?output=false")).expect("opened");
+    let mut reading = host.socket(&at).expect("opened");
+    typing.say(&json!({ "resize": { "rows": 31, "cols": 91 } }));
+    typing.say(&json!({ "stdin": BASE64_STANDARD.encode("stty size; exit 5\n") }));
+    let mut said = Vec::new();
+    let ended = loop {
+        let event = reading.told().expect("its end comes first");
+        match event["stdout"].as_str() {
+            Some(text) => said.extend(BASE64_STANDARD.decode(text).expect("base64")),
+            None if event.get("started").is_some() => {}
+            None => break event,
+        }
+    };
+    assert_eq!(ended, json!({ "exit": { "code": 5 } }));
+    let said = String::from_utf8_lossy(&said);
+    assert!(said.contains("31 91"), "{said}");
+    assert_eq!(reading.told(), None);
 }

@@ -24,7 +24,7 @@ pub use line::Line;
 pub use logs::Logs;
 pub use paths::{escaped, of_files, of_vm};
 pub use place::{InvalidPlace, LongRunDir, PORT, Place, check_run_dir};
-pub use ports::PortStream;
+pub use ports::{PortStream, Upgrade};
 
 use bytes::Bytes;
 use forkyard_tls::{ClientConfig, ServerName};

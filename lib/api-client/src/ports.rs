@@ -5,9 +5,9 @@ use bytes::Bytes;
 use forkyard_types::GuestPort;
 use http_body_util::Full;
 use hyper::{
-    Method, Request, Response, StatusCode,
+    HeaderMap, Method, Request, Response, StatusCode,
     body::Incoming,
-    header::{CONNECTION, UPGRADE},
+    header::{CONNECTION, HeaderValue, UPGRADE},
     upgrade::Upgraded,
 };
 use hyper_util::rt::TokioIo;
@@ -23,26 +23,37 @@ impl Client {
 
     /// Asks for a connection by the path of a port, or of another host's commands.
     pub async fn upgraded(&self, path: &str) -> Result<PortStream, ClientError> {
-        match self.upgrade(path).await? {
-            Ok(stream) => Ok(stream),
-            Err(response) => Err(refused(response).await),
+        let tcp = HeaderMap::from_iter([
+            (CONNECTION, HeaderValue::from_static("upgrade")),
+            (UPGRADE, HeaderValue::from_static("tcp")),
+        ]);
+        match self.upgrade(path, tcp).await? {
+            Upgrade::Taken(_, stream) => Ok(stream),
+            Upgrade::Refused(response) => Err(refused(response).await),
         }
     }
 
-    /// Asks for a connection by the path of a port; the answer if that is a refusal.
-    pub async fn upgrade(
-        &self,
-        path: &str,
-    ) -> Result<Result<PortStream, Response<Incoming>>, ClientError> {
-        let request = Request::builder()
-            .method(Method::GET)
-            .uri(path)
-            .header(CONNECTION, "upgrade")
-            .header(UPGRADE, "tcp");
-        let response = self.pass_on(request, Full::new(Bytes::new())).await?;
-        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
-            return Ok(Err(response));
+    /// Asks by a path, with these headers, that the connection becomes one of another protocol.
+    pub async fn upgrade(&self, path: &str, headers: HeaderMap) -> Result<Upgrade, ClientError> {
+        let mut request = Request::builder().method(Method::GET).uri(path);
+        if let Some(all) = request.headers_mut() {
+            all.extend(headers);
         }
-        Ok(Ok(TokioIo::new(hyper::upgrade::on(response).await?)))
+        let mut response = self.pass_on(request, Full::new(Bytes::new())).await?;
+        if response.status() != StatusCode::SWITCHING_PROTOCOLS {
+            return Ok(Upgrade::Refused(response));
+        }
+        let headers = std::mem::take(response.headers_mut());
+        let stream = TokioIo::new(hyper::upgrade::on(response).await?);
+        Ok(Upgrade::Taken(headers, stream))
     }
+}
+
+/// The answer to a client that asks for another protocol.
+#[derive(Debug)]
+pub enum Upgrade {
+    /// The connection is one of that now; with the headers of the answer.
+    Taken(HeaderMap, PortStream),
+    /// An answer as to any other request.
+    Refused(Response<Incoming>),
 }

@@ -18,9 +18,11 @@ use std::{fmt, time::Instant};
 pub const TARGET: &str = "audit";
 
 /// Ends of paths that show, by `GET`, what is in a guest or on its disk.
-const SHOW: [&str; 9] = [
-    "archive", "console", "disk", "files", "folder", "logs", "sessions", "stat", "watch",
+const SHOW: [&str; 10] = [
+    "archive", "console", "disk", "exec", "files", "folder", "logs", "sessions", "stat", "watch",
 ];
+/// Folders of such paths.
+const WITHIN: [&str; 2] = ["ports", "sessions"];
 
 /// Notes a request once there is an answer.
 pub async fn note(request: Request, next: Next) -> Response {
@@ -47,7 +49,8 @@ pub async fn note(request: Request, next: Next) -> Response {
 fn is_noted(method: &Method, path: &str) -> bool {
     let mut ends = path.rsplit('/');
     let last = ends.next().unwrap_or_default();
-    !method.is_safe() || SHOW.contains(&last) || ends.next() == Some("ports")
+    let within = ends.next().is_some_and(|folder| WITHIN.contains(&folder));
+    !method.is_safe() || SHOW.contains(&last) || within
 }
 
 /// Content of a line.
@@ -95,6 +98,9 @@ mod tests {
             (Method::GET, "/v1/vms/a/logs", true),
             (Method::GET, "/v1/vms/a/console", true),
             (Method::GET, "/v1/vms/a/sessions", true),
+            (Method::GET, "/v1/vms/a/sessions/9", true),
+            (Method::GET, "/v1/vms/a/exec", true),
+            (Method::GET, "/v1/vms/a/ports/80", true),
             (Method::GET, "/v1/vms", false),
             (Method::GET, "/v1/ping", false),
             (Method::GET, "/metrics", false),

@@ -10,6 +10,7 @@ use crate::{
     counts,
     doors::{Party, Visit},
     reply::Refusal,
+    websocket,
 };
 use axum::{
     extract::{Extension, Request, State},
@@ -155,6 +156,7 @@ impl Gate {
             return Ok(Asker::Guest);
         }
         let token = header(header::AUTHORIZATION).and_then(forkyard_auth::bearer);
+        let token = token.or_else(|| websocket::offered_token(request.headers()));
         match self
             .access
             .admit(address, token, crate::now(), Instant::now())

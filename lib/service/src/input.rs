@@ -157,7 +157,7 @@ fn not_too_large(request: Request) -> Result<Request, Refusal> {
     match most.zip(bodies::length(&request)) {
         Some((Most(most), length)) if length > most => {
             if length <= bodies::INPUT {
-                tokio::spawn(Lines::new(request.into_body().into_data_stream()).drain());
+                tokio::spawn(Lines::new(request.into_body()).drain());
             }
             Err(too_large())
         }

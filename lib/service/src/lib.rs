@@ -30,6 +30,7 @@ pub mod unread;
 pub mod unreadable;
 pub mod upgrade;
 pub mod volume_way;
+pub mod websocket;
 
 pub use passing::{changes, strip};
 

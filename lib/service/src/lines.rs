@@ -2,13 +2,13 @@
 
 use crate::reply::Refusal;
 use axum::{
-    body::BodyDataStream,
+    body::{Body, Bytes},
     extract::Request,
     http::{StatusCode, header},
 };
 use forkyard_types::ErrorKind;
-use futures::StreamExt;
-use std::time::Duration;
+use futures::{Stream, StreamExt, stream::BoxStream};
+use std::{fmt, time::Duration};
 use tokio::time::timeout;
 
 /// The kind of a stream of lines of JSON.
@@ -27,11 +27,16 @@ pub fn is_lines(request: &Request) -> bool {
         .is_some_and(|kind| kind.trim() == LINES)
 }
 
-/// Lines of a body that are not empty.
-#[derive(Debug)]
+/// Lines of a body, or of messages, that are not empty.
 pub struct Lines {
-    body: BodyDataStream,
+    body: BoxStream<'static, Result<Bytes, Refusal>>,
     pending: Vec<u8>,
+}
+
+impl fmt::Debug for Lines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Lines").finish_non_exhaustive()
+    }
 }
 
 impl Lines {
@@ -43,9 +48,20 @@ impl Lines {
     }
 
     /// The lines of this body.
-    pub fn new(body: BodyDataStream) -> Self {
-        let pending = Vec::new();
-        Self { body, pending }
+    pub fn new(body: Body) -> Self {
+        let pieces = body.into_data_stream();
+        let cut_off = |_| refused("the body did not come in whole");
+        Self::from_stream(pieces.map(move |piece| piece.map_err(cut_off)))
+    }
+
+    /// The lines of pieces, which are cut anywhere.
+    pub fn from_stream(
+        pieces: impl Stream<Item = Result<Bytes, Refusal>> + Send + 'static,
+    ) -> Self {
+        Self {
+            body: pieces.boxed(),
+            pending: Vec::new(),
+        }
     }
 
     /// The next one; none at the end. Cancel-safe.
@@ -77,7 +93,7 @@ impl Lines {
             }
             match self.body.next().await {
                 Some(Ok(piece)) => self.pending.extend_from_slice(&piece),
-                Some(Err(_)) => return Err(refused("the body did not come in whole")),
+                Some(Err(refusal)) => return Err(refusal),
                 None if self.pending.trim_ascii().is_empty() => return Ok(None),
                 None => return Ok(Some(std::mem::take(&mut self.pending))),
             }
@@ -92,7 +108,7 @@ fn refused(text: &str) -> Refusal {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use axum::{body::Body, response::IntoResponse};
+    use axum::response::IntoResponse;
     use futures::stream;
 
     fn lines(pieces: &[&'static str]) -> Lines {
@@ -100,7 +116,7 @@ mod tests {
             .iter()
             .map(|piece| Ok::<_, std::io::Error>(*piece))
             .collect();
-        Lines::new(Body::from_stream(stream::iter(pieces)).into_data_stream())
+        Lines::new(Body::from_stream(stream::iter(pieces)))
     }
 
     #[tokio::test]

@@ -1,9 +1,9 @@
-//! Connections of HTTP that become connections of TCP.
+//! Connections of HTTP that become connections of another protocol.
 
 use crate::{counts::Connected, doors::Visit};
 use axum::{
     body::Body,
-    http::{HeaderMap, HeaderValue, StatusCode, header},
+    http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header},
     response::Response,
 };
 use std::sync::Arc;
@@ -30,23 +30,35 @@ impl Carrier {
 
 /// True if a request wants its connection to become one of TCP.
 pub fn asks_for_tcp(headers: &HeaderMap) -> bool {
-    let has = |name, wanted: &str| {
-        let values = headers.get_all(name).into_iter();
-        let mut words = values
-            .filter_map(|value| value.to_str().ok())
-            .flat_map(|value| value.split(','));
-        words.any(|word| word.trim().eq_ignore_ascii_case(wanted))
-    };
-    has(header::CONNECTION, "upgrade") && has(header::UPGRADE, "tcp")
+    asks_for(headers, "tcp")
+}
+
+/// True if a request wants its connection to become one of this protocol.
+pub fn asks_for(headers: &HeaderMap, protocol: &str) -> bool {
+    let has =
+        |name, wanted: &str| words(headers, &name).any(|word| word.eq_ignore_ascii_case(wanted));
+    has(header::CONNECTION, "upgrade") && has(header::UPGRADE, protocol)
+}
+
+/// Words of a header that is a list.
+pub fn words<'a>(headers: &'a HeaderMap, name: &HeaderName) -> impl Iterator<Item = &'a str> {
+    let values = headers.get_all(name).into_iter();
+    let values = values.filter_map(|value| value.to_str().ok());
+    values.flat_map(|value| value.split(',')).map(str::trim)
 }
 
 /// The answer after which the connection is one of TCP.
 pub fn switching() -> Response {
+    switching_to(TCP)
+}
+
+/// The answer after which the connection is one of this protocol.
+pub fn switching_to(protocol: HeaderValue) -> Response {
     let mut response = Response::new(Body::empty());
     *response.status_mut() = StatusCode::SWITCHING_PROTOCOLS;
     let upgrade = HeaderValue::from_static("upgrade");
     response.headers_mut().insert(header::CONNECTION, upgrade);
-    response.headers_mut().insert(header::UPGRADE, TCP);
+    response.headers_mut().insert(header::UPGRADE, protocol);
     response
 }
 
@@ -55,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_a_request_with_both_headers_asks_for_tcp() {
+    fn only_a_request_with_both_headers_asks_for_a_protocol() {
         for (connection, upgrade, wanted) in [
             ("Upgrade", "tcp", true),
             ("keep-alive, upgrade", "TCP", true),
@@ -67,6 +79,12 @@ mod tests {
             headers.insert(header::CONNECTION, connection.parse().expect("text"));
             headers.insert(header::UPGRADE, upgrade.parse().expect("text"));
             assert_eq!(asks_for_tcp(&headers), wanted, "{connection}: {upgrade}");
+            let other = connection != "close" && upgrade.contains("websocket");
+            assert_eq!(
+                asks_for(&headers, "WebSocket"),
+                other,
+                "{connection}: {upgrade}"
+            );
         }
         assert!(!asks_for_tcp(&HeaderMap::new()));
     }

@@ -1103,7 +1103,14 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get?: never;
+        /**
+         * Run a command in a guest over a WebSocket.
+         * @description The first message is the request, each that follows is input, and the answers are events, as the
+         *     lines of `POST` are. The command's input ends by `eof` alone. When nothing follows, or with an
+         *     event `error`, the socket is closed. A client that closes it, or answers no ping for two minutes, has gone away.
+         *     Clients that can set no header offer the protocols `forkyard.v1` and `forkyard.token.TOKEN`.
+         */
+        get: operations["exec_socket"];
         put?: never;
         /**
          * Run a command in a guest.
@@ -1555,7 +1562,11 @@ export interface paths {
             path?: never;
             cookie?: never;
         };
-        get?: never;
+        /**
+         * Attach to a command that a guest keeps over a WebSocket.
+         * @description Its messages are the lines of `POST`.
+         */
+        get: operations["attach_session_socket"];
         put?: never;
         /**
          * Attach to a command that a guest keeps.
@@ -7426,6 +7437,27 @@ export interface operations {
             };
         };
     };
+    exec_socket: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path: {
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Connected: messages of text, each an object of JSON */
+            101: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
+            };
+        };
+    };
     exec: {
         parameters: {
             query?: never;
@@ -8260,6 +8292,32 @@ export interface operations {
                 content: {
                     "application/json": components["schemas"]["KeptCommand"][];
                 };
+            };
+        };
+    };
+    attach_session_socket: {
+        parameters: {
+            query?: {
+                /** @description False: nothing of what it writes is wanted, its end alone. */
+                output?: boolean;
+            };
+            header?: never;
+            path: {
+                /** @description The session */
+                pid: number;
+                /** @description Name or id */
+                vm: string;
+            };
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Connected: messages of text, each an object of JSON */
+            101: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content?: never;
             };
         };
     };

@@ -12,13 +12,17 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use forkyard_fork::{Following, Host};
+use forkyard_service::websocket::Asked;
 use forkyard_types::{
     ApiError, Attach, ErrorKind, ExecEvent, ExecInput, ExecRequest, KeptCommand, SessionSignal,
     plainly,
 };
 use futures::stream;
-use std::sync::Arc;
-use tokio::sync::mpsc;
+use std::{sync::Arc, time::Duration};
+use tokio::{sync::mpsc, time::timeout};
+
+/// Time that a client has to say over a WebSocket which command it wants.
+const FIRST: Duration = Duration::from_secs(30);
 
 /// Run a command in a guest.
 ///
@@ -46,6 +50,30 @@ pub async fn exec(
     Ok(told(
         host.use_vm(&vm).await?.exec(request, following).await?,
     ))
+}
+
+/// Run a command in a guest over a WebSocket.
+///
+/// The first message is the request, each that follows is input, and the answers are events, as the
+/// lines of `POST` are. The command's input ends by `eof` alone. When nothing follows, or with an
+/// event `error`, the socket is closed. A client that closes it, or answers no ping for two minutes, has gone away.
+/// Clients that can set no header offer the protocols `forkyard.v1` and `forkyard.token.TOKEN`.
+#[utoipa::path(get, path = "/v1/vms/{vm}/exec", operation_id = "exec_socket", tag = "vms", params(("vm" = String, Path, description = "Name or id")),
+    responses((status = 101, description = "Connected: messages of text, each an object of JSON"),
+        (status = 426, body = ApiError, description = "The request asks for no WebSocket"), Refusal))]
+pub async fn exec_socket(
+    State(host): State<Arc<Host>>,
+    Path(vm): Path<String>,
+    socket: Asked,
+) -> Result<Response, Refusal> {
+    let vm = host.use_vm(&vm).await?;
+    Ok(socket.talk(async move |mut lines| {
+        let first = timeout(FIRST, request_of(&mut lines)).await;
+        let request =
+            first.map_err(|_| refused("the first message, the request, did not come"))??;
+        let input = Following::Input(follow(lines, OnEnd::Leave));
+        Ok(vm.exec(request, input).await?)
+    }))
 }
 
 /// List the commands that a guest keeps: those started with `detach` or `keep` that run, and the
@@ -77,7 +105,7 @@ pub async fn attach(
 ) -> Result<Response, Refusal> {
     let following = match is_lines(&request) {
         true => {
-            let lines = Lines::new(request.into_body().into_data_stream());
+            let lines = Lines::new(request.into_body());
             Following::Input(follow(lines, OnEnd::Leave))
         }
         false => Following::Nothing,
@@ -88,6 +116,26 @@ pub async fn attach(
             .attach(pid, wanted, following)
             .await?,
     ))
+}
+
+/// Attach to a command that a guest keeps over a WebSocket.
+///
+/// Its messages are the lines of `POST`.
+#[utoipa::path(get, path = "/v1/vms/{vm}/sessions/{pid}", operation_id = "attach_session_socket", tag = "vms",
+    params(("vm" = String, Path, description = "Name or id"), ("pid" = u32, Path, maximum = 4294967295_u32, description = "The session"), Attach),
+    responses((status = 101, description = "Connected: messages of text, each an object of JSON"),
+        (status = 426, body = ApiError, description = "The request asks for no WebSocket"), Refusal))]
+pub async fn attach_socket(
+    State(host): State<Arc<Host>>,
+    Path((vm, pid)): Path<(String, u32)>,
+    super::Query(wanted): super::Query<Attach>,
+    socket: Asked,
+) -> Result<Response, Refusal> {
+    let vm = host.use_vm(&vm).await?;
+    Ok(socket.talk(async move |lines| {
+        let input = Following::Input(follow(lines, OnEnd::Leave));
+        Ok(vm.attach(pid, wanted, input).await?)
+    }))
 }
 
 /// Send a command that a guest keeps a signal: unless another is said, one that kills it and all
@@ -129,22 +177,27 @@ async fn streamed(request: Request) -> Result<(ExecRequest, Following), Refusal>
     if let Some(budget) = request.extensions().get::<Budget>().cloned() {
         budget.take(Some(LINE)).await?;
     }
-    let mut lines = Lines::new(request.into_body().into_data_stream());
-    let first = match lines.command().await {
-        Ok(first) => first,
+    let mut lines = Lines::new(request.into_body());
+    let request = match request_of(&mut lines).await {
+        Ok(request) => request,
         Err(refusal) => {
             // The client would hear of a broken connection, and not of this, while it sends.
             tokio::spawn(lines.drain());
             return Err(refusal);
         }
     };
-    let first = first.ok_or_else(|| refused("the body is empty: its first line is the request"))?;
-    let request: ExecRequest = understood(&first)?;
     let on_end = match request.keep {
         true => OnEnd::Leave,
         false => OnEnd::Eof,
     };
     Ok((request, Following::Input(follow(lines, on_end))))
+}
+
+/// The request, which is the first line.
+async fn request_of(lines: &mut Lines) -> Result<ExecRequest, Refusal> {
+    let first = lines.command().await?;
+    let first = first.ok_or_else(|| refused("the body is empty: its first line is the request"))?;
+    understood(&first)
 }
 
 /// Meaning of a body's end.
