@@ -25,6 +25,7 @@ mod volumes;
 
 pub use forkyard_service::{
     bodies::{Bodies, Budget},
+    gone::attend,
     input::{Input, Path, Query, Raw},
     local,
     parameters::Parameters,
@@ -333,6 +334,7 @@ fn finish(api: OpenApiRouter<Shared>, shared: &Shared) -> Router {
         .layer(from_fn_with_state(shared.clone(), forward::route))
         .layer(from_fn_with_state(shared.idle.clone(), busy))
         .layer(from_fn(audit::note))
+        .layer(from_fn(attend))
 }
 
 /// This description.

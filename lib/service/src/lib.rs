@@ -14,6 +14,7 @@ pub mod bodies;
 pub mod counts;
 pub mod doors;
 pub mod gate;
+pub mod gone;
 pub mod input;
 pub mod lines;
 pub mod links;

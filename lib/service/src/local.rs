@@ -3,7 +3,7 @@
 //! The kernel says which user connected. A member of the group may do what the holder of a token may
 //! do; what is root's on the host itself stays root's.
 
-use crate::{gate::Asker, reply::Refusal, unreadable::UnixSocket};
+use crate::{gate::Asker, gone::Connection, reply::Refusal, unreadable::UnixSocket};
 use axum::{
     extract::{
         Request,
@@ -17,20 +17,22 @@ use forkyard_types::ErrorKind;
 use nix::unistd::{Uid, User, geteuid};
 use tokio::task::spawn_blocking;
 
-/// User at the other end of a connection; none if the kernel does not say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Caller(Option<Uid>);
+/// User at the other end of a connection, none if the kernel does not say, and that connection.
+#[derive(Clone, Debug)]
+pub struct Caller(Option<Uid>, Option<Connection>);
 
 impl Connected<IncomingStream<'_, UnixSocket>> for Caller {
     fn connect_info(stream: IncomingStream<'_, UnixSocket>) -> Self {
-        let about = stream.io().get_ref().peer_cred().ok();
-        Self(about.map(|about| Uid::from_raw(about.uid())))
+        let stream = stream.io().get_ref();
+        let about = stream.peer_cred().ok();
+        let user = about.map(|about| Uid::from_raw(about.uid()));
+        Self(user, Some(Connection::of(stream)))
     }
 }
 
-/// Says of each request which user asks.
+/// Says of each request which user asks, and on which connection.
 pub async fn tell(
-    ConnectInfo(Caller(user)): ConnectInfo<Caller>,
+    ConnectInfo(Caller(user, connection)): ConnectInfo<Caller>,
     mut request: Request,
     next: Next,
 ) -> Response {
@@ -43,6 +45,9 @@ pub async fn tell(
         false => Asker::User(name_of(user).await),
     };
     request.extensions_mut().insert(asker);
+    if let Some(connection) = connection {
+        request.extensions_mut().insert(connection);
+    }
     next.run(request).await
 }
 
@@ -79,7 +84,7 @@ mod tests {
     use axum::{Router, body::Body, http::StatusCode, middleware::from_fn, routing::get};
     use tower::ServiceExt;
 
-    async fn status(path: &str, caller: Caller) -> StatusCode {
+    async fn status(path: &str, caller: Option<Uid>) -> StatusCode {
         let own = Router::new()
             .route("/tokens", get(async || ()))
             .route_layer(from_fn(for_root));
@@ -89,7 +94,7 @@ mod tests {
             .layer(from_fn(tell));
         let request = Request::builder()
             .uri(path)
-            .extension(ConnectInfo(caller))
+            .extension(ConnectInfo(Caller(caller, None)))
             .body(Body::empty());
         let answer = router.oneshot(request.expect("a request")).await;
         answer.expect("an answer").status()
@@ -97,13 +102,13 @@ mod tests {
 
     #[tokio::test]
     async fn members_of_the_group_may_do_what_a_token_may_and_no_more() {
-        let [root, nobody] = [0, 65534].map(|user| Caller(Some(Uid::from_raw(user))));
+        let [root, nobody] = [0, 65534].map(|user| Some(Uid::from_raw(user)));
         for (path, caller, expected) in [
             ("/vms", root, StatusCode::OK),
             ("/tokens", root, StatusCode::OK),
             ("/vms", nobody, StatusCode::OK),
             ("/tokens", nobody, StatusCode::FORBIDDEN),
-            ("/vms", Caller(None), StatusCode::FORBIDDEN),
+            ("/vms", None, StatusCode::FORBIDDEN),
         ] {
             assert_eq!(status(path, caller).await, expected, "{path} {caller:?}");
         }

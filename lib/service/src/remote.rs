@@ -1,7 +1,10 @@
 //! The API over the network: TLS alone, and bounds on what a stranger can
 //! hold: connections (`doors`), and the time for each step before the token is seen.
 
-use crate::{counts::Connected, doors::Doors, gate::Peer, unreadable::Told, upgrade::Carrier};
+use crate::{
+    counts::Connected, doors::Doors, gate::Peer, gone::Connection, unreadable::Told,
+    upgrade::Carrier,
+};
 use axum::{Router, body::Body};
 use forkyard_tls::{Fingerprint, ServerConfig};
 use hyper::{Request, body::Incoming, server::conn::http1, service::service_fn};
@@ -60,6 +63,7 @@ impl Remote {
                     let visit = doors.enter(peer.ip());
                     tokio::spawn(async move {
                         let connected = Arc::new(Connected::counted());
+                        let connection = Connection::of(&stream);
                         keep_alive(&stream);
                         let served = async {
                             let Some(stream) = secured(&tls, stream, peer).await else {
@@ -75,6 +79,7 @@ impl Remote {
                                 request.extensions_mut().insert(carrier.clone());
                                 request.extensions_mut().insert(who);
                                 request.extensions_mut().insert(visit.clone());
+                                request.extensions_mut().insert(connection.clone());
                                 router.clone().oneshot(request.map(Body::new))
                             });
                             let mut connection = pin!(

@@ -16,6 +16,7 @@ pub mod jail;
 pub mod mapping;
 pub mod memory;
 pub mod pagemap;
+pub mod peer;
 pub mod private;
 pub mod process;
 pub mod sched;
