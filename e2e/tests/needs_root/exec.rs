@@ -182,7 +182,8 @@ async def main():
     threads = len(os.listdir("/proc/self/task"))
     long = [asyncio.create_task(vm.exec("sleep", "1000")) for _ in range(40)]
     await asyncio.wait_for(vm.refresh(), 60)
-    assert len(os.listdir("/proc/self/task")) == threads
+    # One of those before may have been ending.
+    assert len(os.listdir("/proc/self/task")) <= threads
     for task in long:
         task.cancel()
     await asyncio.gather(*long, return_exceptions=True)
