@@ -1,4 +1,4 @@
-//! Commands over WebSockets, as a program without a library of ours has them.
+//! A client of commands over WebSockets that uses none of Forkyard's own.
 
 use crate::Host;
 use serde_json::Value;
@@ -68,7 +68,7 @@ impl<S: Read + Write> Socket<S> {
     }
 
     /// The next message; none once the daemon has closed the socket, as it does behind the last.
-    pub fn hear(&mut self) -> Option<Value> {
+    fn hear(&mut self) -> Option<Value> {
         loop {
             match self.0.read().expect("a message") {
                 Message::Text(text) => return Some(serde_json::from_str(&text).expect("JSON")),

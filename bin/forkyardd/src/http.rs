@@ -25,7 +25,7 @@ mod volumes;
 
 pub use forkyard_service::{
     bodies::{Bodies, Budget},
-    gone::attend,
+    gone::end_with_client,
     input::{Input, Path, Query, Raw},
     local,
     parameters::Parameters,
@@ -334,7 +334,7 @@ fn finish(api: OpenApiRouter<Shared>, shared: &Shared) -> Router {
         .layer(from_fn_with_state(shared.clone(), forward::route))
         .layer(from_fn_with_state(shared.idle.clone(), busy))
         .layer(from_fn(audit::note))
-        .layer(from_fn(attend))
+        .layer(from_fn(end_with_client))
 }
 
 /// This description.

@@ -23,7 +23,7 @@ fn stdout(text: &str) -> Value {
     json!({ "stdout": BASE64_STANDARD.encode(text) })
 }
 
-/// Has a command of it copied what it is told, until its end.
+/// Runs a command that copies its input, until its end.
 fn copies<S: Read + Write>(mut socket: Socket<S>) {
     socket.say(&script("echo hi\ncat"));
     assert_eq!(socket.told(), Some(stdout("hi\n")));
@@ -55,7 +55,7 @@ fn asked_plainly(host: &Host) -> String {
 }
 
 #[test]
-fn what_goes_wrong_is_the_last_message_and_no_daemon_falls_for_it() {
+fn an_error_is_the_last_message_and_a_refusal_comes_before_the_upgrade() {
     let host = Host::fake();
     host.ok(["run", "tiny", "--name", "p"]);
     let open = || host.socket("/v1/vms/p/exec").expect("opened");

@@ -1,7 +1,7 @@
-//! Clients that go away while nothing is read from them.
+//! Clients that close their connection while nothing is read from it.
 //!
-//! The HTTP library finds out as it reads, and does not read what nothing wants: the input of a command
-//! that reads none. The kernel knows better.
+//! The HTTP library finds out when it reads, and it does not read while a command leaves its input unread.
+//! The kernel tells without a read.
 
 use crate::lines::is_lines;
 use axum::{body::Body, extract::Request, middleware::Next, response::Response};
@@ -11,29 +11,24 @@ use std::{future::pending, os::fd::AsFd};
 
 /// Connection that a request came on.
 #[derive(Clone, Debug)]
-pub struct Connection(Option<Peer>);
+pub struct Connection(Peer);
 
 impl Connection {
-    /// The one of this socket.
-    pub fn of(socket: &impl AsFd) -> Self {
-        // Where there are no descriptors left, a client is missed later.
-        Self(Peer::of(socket).ok())
+    /// The one of this socket; none if there is no descriptor left to watch it by.
+    pub fn of(socket: &impl AsFd) -> Option<Self> {
+        Peer::of(socket).ok().map(Self)
     }
 
     /// Resolves when the other side has closed. Cancel-safe.
     async fn closed(self) {
-        let closed = match self.0 {
-            Some(peer) => peer.closed().await.is_ok(),
-            None => false,
-        };
-        if !closed {
+        if self.0.closed().await.is_err() {
             pending().await
         }
     }
 }
 
 /// Ends the answer to a stream of lines when its client has gone.
-pub async fn attend(request: Request, next: Next) -> Response {
+pub async fn end_with_client(request: Request, next: Next) -> Response {
     let connection = request.extensions().get::<Connection>().cloned();
     let watched = connection.filter(|_| is_lines(&request));
     let response = next.run(request).await;
@@ -69,7 +64,7 @@ mod tests {
         let listener = UnixListener::bind(&path).expect("bound");
         let client = UnixStream::connect(&path).await.expect("connected");
         let (server, _) = listener.accept().await.expect("accepted");
-        let connection = Connection::of(&server);
+        let connection = Connection::of(&server).expect("a descriptor");
         let answers = Arc::new(tokio::sync::Mutex::new(Some(answers)));
         let routes = Router::new()
             .route(
@@ -84,7 +79,7 @@ mod tests {
                     Body::from_stream(parts)
                 }),
             )
-            .layer(from_fn(attend))
+            .layer(from_fn(end_with_client))
             .layer(Extension(connection));
         let service = service_fn(move |request: hyper::Request<Incoming>| {
             routes.clone().oneshot(request.map(Body::new))
@@ -103,7 +98,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_client_that_goes_away_behind_unread_input_is_missed() {
+    async fn an_answer_ends_with_a_client_that_closes_behind_unread_input() {
         let (answers, told) = mpsc::channel(1);
         let (_folder, mut client) = served(told).await;
         asked(&mut client).await;
@@ -117,7 +112,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn one_that_is_there_hears_all() {
+    async fn a_client_that_stays_hears_all() {
         let (answers, told) = mpsc::channel(1);
         let (_folder, mut client) = served(told).await;
         asked(&mut client).await;

@@ -3,7 +3,8 @@
 //! ```text
 //! connection --remote: TLS, doors: a place--> request
 //! request --gate: the asker--> audit --bodies: memory, input: form--> a route
-//! route --reply--> answer or error; lines, streams, upgrade: answers without an end
+//! route --reply--> answer or error; lines, streams, upgrade, websocket: answers without an end
+//!       --gone---> an answer ends with its client
 //!       --unread--> the rest of a body that it has not read is thrown away
 //! ```
 //!

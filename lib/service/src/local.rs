@@ -26,7 +26,7 @@ impl Connected<IncomingStream<'_, UnixSocket>> for Caller {
         let stream = stream.io().get_ref();
         let about = stream.peer_cred().ok();
         let user = about.map(|about| Uid::from_raw(about.uid()));
-        Self(user, Some(Connection::of(stream)))
+        Self(user, Connection::of(stream))
     }
 }
 

@@ -79,7 +79,9 @@ impl Remote {
                                 request.extensions_mut().insert(carrier.clone());
                                 request.extensions_mut().insert(who);
                                 request.extensions_mut().insert(visit.clone());
-                                request.extensions_mut().insert(connection.clone());
+                                if let Some(connection) = connection.clone() {
+                                    request.extensions_mut().insert(connection);
+                                }
                                 router.clone().oneshot(request.map(Body::new))
                             });
                             let mut connection = pin!(

@@ -1564,7 +1564,7 @@ export interface paths {
         };
         /**
          * Attach to a command that a guest keeps over a WebSocket.
-         * @description Its messages are the lines of `POST`.
+         * @description Messages are as the lines of `POST`.
          */
         get: operations["attach_session_socket"];
         put?: never;

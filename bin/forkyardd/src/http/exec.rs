@@ -120,7 +120,7 @@ pub async fn attach(
 
 /// Attach to a command that a guest keeps over a WebSocket.
 ///
-/// Its messages are the lines of `POST`.
+/// Messages are as the lines of `POST`.
 #[utoipa::path(get, path = "/v1/vms/{vm}/sessions/{pid}", operation_id = "attach_session_socket", tag = "vms",
     params(("vm" = String, Path, description = "Name or id"), ("pid" = u32, Path, maximum = 4294967295_u32, description = "The session"), Attach),
     responses((status = 101, description = "Connected: messages of text, each an object of JSON"),
