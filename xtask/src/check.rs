@@ -1,8 +1,8 @@
 //! Rules every change keeps, all checked even if the first is broken.
 
 use crate::{
-    clients, dist::Profile, features, header, house, openapi, pages, run::cargo, stages::Stages,
-    supply, supply::Adviser, untested, validators::Validators,
+    clients, dist::Profile, features, header, house, lints, openapi, pages, run::cargo,
+    stages::Stages, supply, supply::Adviser, untested, validators::Validators,
 };
 use anyhow::Result;
 use std::path::Path;
@@ -13,19 +13,7 @@ pub fn all(root: &Path) -> Result<()> {
     stages.run("format", || {
         cargo(root).args(["fmt", "--all", "--check"]).done()
     });
-    stages.run("lints", || {
-        cargo(root)
-            .args([
-                "clippy",
-                "--profile",
-                Profile::Quick.name(),
-                "--workspace",
-                "--all-targets",
-                "--keep-going",
-            ])
-            .args(["--", "-D", "warnings"])
-            .done()
-    });
+    stages.run("lints", || lints::check(root));
     stages.run("documentation", || {
         cargo(root)
             .args([

@@ -12,8 +12,8 @@
 //! ```
 
 use crate::{
-    header,
-    run::{cargo, program},
+    header, lints,
+    run::{Run, cargo, program},
     space,
 };
 use anyhow::{Context, Result};
@@ -42,6 +42,14 @@ impl Profile {
         match self {
             Self::Release => "release",
             Self::Quick => "quick",
+        }
+    }
+
+    /// The cargo that builds by it.
+    pub fn cargo(self, root: &Path) -> Run {
+        match self {
+            Self::Release => cargo(root),
+            Self::Quick => lints::cargo(root),
         }
     }
 
@@ -135,7 +143,8 @@ pub fn build(root: &Path, profile: Profile) -> Result<PathBuf> {
     space::DIST.check(root)?;
     // Of the whole workspace, for then dependencies have the features they
     // have in tests and are compiled once for both.
-    cargo(root)
+    profile
+        .cargo(root)
         .args([
             "build",
             "--profile",

@@ -19,6 +19,7 @@ mod header;
 mod house;
 mod kvm_lab;
 mod language;
+mod lints;
 mod openapi;
 mod packages;
 mod pages;

@@ -2,10 +2,7 @@
 //! in the tree, so that a reader of the tree or of a change sees what clients
 //! see.
 
-use crate::{
-    dist::Profile,
-    run::{cargo, program},
-};
+use crate::{dist::Profile, run::program};
 use anyhow::{Context, Result, bail};
 use std::{fs, path::Path};
 
@@ -32,7 +29,8 @@ fn compare(root: &Path, generated: &str) -> Result<()> {
 
 fn generate(root: &Path) -> Result<String> {
     // As tests have it, so that nothing is compiled twice.
-    cargo(root)
+    Profile::Quick
+        .cargo(root)
         .args(["build", "--profile", Profile::Quick.name()])
         .args(["--workspace", "--bins", "--quiet"])
         .done()?;

@@ -3,7 +3,7 @@
 use crate::{
     dist::Profile,
     pool::{Job, Turn},
-    run::{cargo, program},
+    run::program,
 };
 use anyhow::{Context, Result, bail};
 use serde_json::Value;
@@ -63,7 +63,8 @@ pub struct TestProgram {
 pub fn build(root: &Path) -> Result<Vec<TestProgram>> {
     let mut found = Vec::new();
     let mut wrong = None;
-    cargo(root)
+    Profile::Quick
+        .cargo(root)
         // What says that it is tested, and no example: lints read those.
         .args(["build", "--profile", Profile::Quick.name()])
         .args(["--workspace", "--bins", "--tests"])
@@ -145,7 +146,7 @@ fn examples(root: &Path) -> Job {
     Job {
         name: EXAMPLES.to_owned(),
         turn: Turn::Any,
-        run: cargo(root).args([
+        run: Profile::Quick.cargo(root).args([
             "test",
             "--profile",
             Profile::Quick.name(),

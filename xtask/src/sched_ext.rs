@@ -8,11 +8,7 @@
 //!
 //! Debian's kernels are built without sched_ext; their source has it.
 
-use crate::{
-    dist::Profile,
-    packages,
-    run::{cargo, program},
-};
+use crate::{dist::Profile, packages, run::program};
 use anyhow::{Context, Result, bail, ensure};
 use std::{
     fs,
@@ -89,7 +85,8 @@ pub fn build(root: &Path) -> Result<Built> {
         .args([&object])
         .done()?;
     // As a whole, for then dependencies have the features they have elsewhere.
-    let said = cargo(root)
+    let said = Profile::Quick
+        .cargo(root)
         .args(["test", "--profile", Profile::Quick.name()])
         .args(["--workspace", "--no-run"])
         .args(["--features", FEATURE, "--test", "sched_ext"])
