@@ -68,8 +68,13 @@ const TESTS: [&str; 12] = [
     "pause::",
     "warm::",
 ];
+/// What is measured: forks beside QEMU's migration, once. The lab is slow; ratios of one run are
+/// what counts.
+const BENCH: &str = "FORKYARD_CACHE_DIR=/payload/cache FORKYARD_RUN_DIR=/run/lab \
+    FORKYARD_STATE_DIR=/tmp/lab FORKYARD_ACCEL=kvm /payload/dist/bin/forkyard bench \
+    --only race --clones 1,4 --rounds 3 --vcpus 1 --memory 192 --fill 16 --out /tmp/bench 2>&1";
 /// Last line of the lab's output.
-const PASSED: &str = "lab: the tests ended with 0";
+const PASSED: &str = "lab: it ended with 0";
 
 /// The first program of the lab.
 const INIT: &str = "#!/bin/busybox sh
@@ -88,24 +93,42 @@ ip link set lo up
 chown 0:kvm /dev/kvm && chmod 660 /dev/kvm
 mount /dev/vdb /payload
 sh /payload/run
-echo \"lab: the tests ended with $?\"
+echo \"lab: it ended with $?\"
 dmesg | grep -iE 'oops|soft lockup|call trace' | tail -n 20
 sync
 echo o > /proc/sysrq-trigger
 sleep 60
 ";
 
-/// Builds what is needed and runs the tests; `only` those whose names hold one of these,
-/// if any.
-pub fn test(root: &Path, dist: &Path, smoke: bool, only: &[String]) -> Result<()> {
+/// Work to be done in the lab.
+#[derive(Debug)]
+pub enum Work<'a> {
+    /// Tests that show that it works at all.
+    Smoke,
+    /// Tests whose names hold one of these; all that are tried if there are none.
+    Tests(&'a [String]),
+    /// Measuring.
+    Bench,
+}
+
+impl Work<'_> {
+    /// The command that does it.
+    fn command(&self) -> String {
+        let names: Vec<&str> = match self {
+            Self::Bench => return BENCH.to_owned(),
+            Self::Smoke => SMOKE.to_vec(),
+            Self::Tests([]) => TESTS.to_vec(),
+            Self::Tests(only) => only.iter().map(String::as_str).collect(),
+        };
+        format!("/payload/needs_root {} 2>&1", names.join(" "))
+    }
+}
+
+/// Builds what is needed, has the lab do the work, and passes on what that prints.
+pub fn run(root: &Path, dist: &Path, work: &Work<'_>) -> Result<()> {
     packages::install(root, &TO_RUN)?;
     let base = base(root)?;
-    let names: Vec<&str> = match (only, smoke) {
-        ([], true) => SMOKE.to_vec(),
-        ([], false) => TESTS.to_vec(),
-        (only, _) => only.iter().map(String::as_str).collect(),
-    };
-    let payload = payload(root, dist, &names)?;
+    let payload = payload(root, dist, &work.command())?;
     let mut passed = false;
     let drive = |path: &Path| format!("file={},if=virtio,snapshot=on,format=raw", path.display());
     program(Path::new("timeout"), root)
@@ -127,7 +150,7 @@ pub fn test(root: &Path, dist: &Path, smoke: bool, only: &[String]) -> Result<()
         ])
         .done_seeing(|line| passed |= line.trim() == PASSED)
         .context("the lab")?;
-    ensure!(passed, "the tests on KVM did not pass: see above");
+    ensure!(passed, "the lab failed: see above");
     Ok(())
 }
 
@@ -196,7 +219,7 @@ fn newest_kernel(root: &Path) -> Result<String> {
 }
 
 /// A disk with what has been built, what guests boot, and what to run.
-fn payload(root: &Path, dist: &Path, names: &[&str]) -> Result<PathBuf> {
+fn payload(root: &Path, dist: &Path, command: &str) -> Result<PathBuf> {
     let tests = programs::of_whole_hosts(root)?;
     let folder = root.join("target/kvm-lab");
     let tree = folder.join("payload");
@@ -225,9 +248,8 @@ fn payload(root: &Path, dist: &Path, names: &[&str]) -> Result<PathBuf> {
          mkdir -p {root} && ln -s /payload/e2e {root}/e2e\n\
          export FORKYARD_DIST=/payload/dist FORKYARD_CACHE=/payload/cache FORKYARD_E2E_ACCEL=kvm\n\
          export FORKYARD_PATIENCE=240 FORKYARD_E2E_HOSTS=1 RUST_TEST_THREADS=1 RUST_BACKTRACE=0\n\
-         /payload/needs_root {names} 2>&1\n",
+         {command}\n",
         root = root.display(),
-        names = names.join(" "),
     );
     fs::write(tree.join("run"), run)?;
     let image = folder.join("payload.img");

@@ -38,6 +38,7 @@ mod validators;
 use anyhow::Result;
 use clap::{Parser, Subcommand};
 use dist::Profile;
+use kvm_lab::Work;
 use programs::Selection;
 use std::path::{Path, PathBuf};
 
@@ -86,6 +87,9 @@ enum Chore {
         /// Only what shows that it works at all: a few minutes
         #[arg(long)]
         smoke: bool,
+        /// Measure instead: forks beside QEMU's migration
+        #[arg(long, conflicts_with_all = ["smoke", "only"])]
+        bench: bool,
         /// Only the tests whose names hold one of these
         only: Vec<String>,
     },
@@ -179,10 +183,15 @@ fn main() -> Result<()> {
         Chore::Test { programs, tests } => test::run(&root, &Selection { programs, tests }),
         Chore::SchedExt => sched_ext::build(&root).map(drop),
         Chore::TestSchedExt { only } => sched_ext::test(&root, &only),
-        Chore::TestKvm { smoke, only } => {
-            let dist = dist::build(&root, Profile::Quick)?;
+        Chore::TestKvm { smoke, bench, only } => {
+            let (profile, work) = match (bench, smoke) {
+                (true, _) => (Profile::Release, Work::Bench),
+                (false, true) if only.is_empty() => (Profile::Quick, Work::Smoke),
+                (false, _) => (Profile::Quick, Work::Tests(&only)),
+            };
+            let dist = dist::build(&root, profile)?;
             guest::prepare(&root, &dist, guest::TEST_IMAGE)?;
-            kvm_lab::test(&root, &dist, smoke, &only)
+            kvm_lab::run(&root, &dist, &work)
         }
         Chore::Deb => deb(&root).map(drop),
         Chore::TestDeb => {

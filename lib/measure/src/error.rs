@@ -16,6 +16,14 @@ pub enum BenchError {
     /// The daemon refused, or is gone.
     #[error(transparent)]
     Client(#[from] ClientError),
+    /// The daemon gives its guests an accelerator that the baseline has no counterpart of.
+    #[error(
+        "the guests of this daemon have the accelerator {name:?}, which the baseline does not know"
+    )]
+    Accel {
+        /// Name of the accelerator.
+        name: String,
+    },
     /// One of the clones of a fork could not be made.
     #[error("a clone failed")]
     Clone {

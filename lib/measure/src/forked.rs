@@ -2,7 +2,7 @@
 
 use crate::{
     BenchError, Contender, Sample, SilenceSample,
-    machine::{cpu_ms, private_mib},
+    machine::{Accel, cpu_ms, private_mib},
     silence::{TALK, during},
 };
 use forkyard_api_client::{Client, ClientError};
@@ -286,7 +286,7 @@ fn mode(contender: Contender) -> ForkMode {
 }
 
 /// A VM that stands still as long as measuring lasts.
-pub async fn anchor(client: &Client, label: Label) -> Result<(), BenchError> {
+pub async fn anchor(client: &Client, label: Label) -> Result<Accel, BenchError> {
     let still = Parent {
         name: format!("{label}-anchor"),
         memory_mib: 128,
@@ -296,8 +296,8 @@ pub async fn anchor(client: &Client, label: Label) -> Result<(), BenchError> {
     };
     let still = Forkyard::boot(client, still).await?;
     let path = format!("/v1/vms/{}/pause", still.name);
-    client.call::<VmView>(Method::POST, &path).await?;
-    Ok(())
+    let paused: VmView = client.call(Method::POST, &path).await?;
+    Accel::named(&paused.accel).ok_or(BenchError::Accel { name: paused.accel })
 }
 
 /// Ends every VM of a run, clones first. A daemon that was started for them

@@ -45,7 +45,7 @@ mod silence;
 
 pub use crowd::CrowdSample;
 pub use error::BenchError;
-pub use machine::Facts;
+pub use machine::{Accel, Facts};
 pub use pages::{PageSample, Spared, pages};
 pub use pauses::{PauseSample, Way};
 pub use plain::{Plain, Saved};
@@ -132,6 +132,8 @@ pub struct Results {
 struct Bench<'a> {
     client: &'a Client,
     places: &'a Places,
+    /// Accelerator that the daemon gives its guests: the baseline has the same.
+    accel: Accel,
     options: &'a Options,
     label: Label,
     tell: &'a dyn Fn(&str),
@@ -156,15 +158,22 @@ pub async fn run(
         pages: Vec::new(),
         crowds: Vec::new(),
     };
-    let bench = Bench {
-        client,
-        places,
-        options: &options,
-        label,
-        tell: &tell,
+    let measured = async {
+        // A daemon that was started for VMs goes with the last of them.
+        let accel = forked::anchor(client, label).await?;
+        results.machine.accel = accel;
+        let bench = Bench {
+            client,
+            places,
+            accel,
+            options: &options,
+            label,
+            tell: &tell,
+        };
+        measure(&bench, &mut results).await
     };
     let measured = tokio::select! {
-        measured = measure(&bench, &mut results) => measured,
+        measured = measured => measured,
         stopped = told_to_stop() => Err(stopped),
     };
     // QEMUs of the baseline have gone with what was dropped above.
@@ -174,8 +183,6 @@ pub async fn run(
 }
 
 async fn measure(bench: &Bench<'_>, results: &mut Results) -> Result<(), BenchError> {
-    // A daemon that was started for VMs goes with the last of them.
-    forked::anchor(bench.client, bench.label).await?;
     for experiment in &bench.options.experiments {
         match experiment {
             Experiment::Race => race::run(bench, results).await?,

@@ -2,7 +2,44 @@
 
 use forkyard_types::PageCount;
 use serde::Serialize;
-use std::{fs, process::Command, thread};
+use std::{fmt, fs, process::Command, thread};
+
+/// Accelerator: executes the instructions of every guest of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Accel {
+    /// The processor, by way of Linux.
+    Kvm,
+    /// QEMU's translator.
+    #[default]
+    Tcg,
+}
+
+impl Accel {
+    /// Reads what the daemon calls it; `None` if that is no accelerator.
+    pub fn named(name: &str) -> Option<Self> {
+        [Self::Kvm, Self::Tcg]
+            .into_iter()
+            .find(|accel| accel.to_string() == name)
+    }
+
+    /// The processor that a guest is given: the same as Forkyard gives.
+    pub(crate) fn cpu_model(self) -> &'static str {
+        match self {
+            Self::Kvm => "host",
+            Self::Tcg => "max,-erms,-fsrm",
+        }
+    }
+}
+
+impl fmt::Display for Accel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Kvm => "kvm",
+            Self::Tcg => "tcg",
+        })
+    }
+}
 
 /// Properties of the machine. What cannot be found out is left empty.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -16,7 +53,7 @@ pub struct Facts {
     /// QEMU's version.
     pub qemu: String,
     /// The accelerator of every guest.
-    pub accel: &'static str,
+    pub accel: Accel,
     /// The revision of the tree it was started in, if it was.
     pub revision: String,
     /// The host's load averages before it began: what else was going on.
@@ -36,7 +73,7 @@ pub fn facts() -> Facts {
         processor: model.map(|(_, name)| name.to_owned()).unwrap_or_default(),
         kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),
         qemu: said("qemu-system-x86_64", &["--version"]),
-        accel: "tcg",
+        accel: Accel::default(),
         revision: said("git", &["describe", "--always", "--dirty"]),
         load: read("/proc/loadavg").trim().to_owned(),
         private_pages: PageCount::default(),

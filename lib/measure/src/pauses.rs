@@ -169,7 +169,7 @@ async fn while_it_writes(
 
 async fn plain(bench: &Bench<'_>, size: u64) -> Result<Vec<PauseSample>, BenchError> {
     let (vcpus, memory) = (bench.options.vcpus, size + ROOM);
-    let mut plain = Plain::boot(bench.places, vcpus, memory, size).await?;
+    let mut plain = Plain::boot(bench.places, bench.accel, vcpus, memory, size).await?;
     let mut samples = Vec::new();
     for writing in [false, true] {
         let written = match writing {

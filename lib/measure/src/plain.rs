@@ -6,7 +6,7 @@
 use crate::{
     BenchError, Contender, Places, Sample, SilenceSample,
     forked::{SETTLE, fill, ms},
-    machine::{cpu_ms, private_mib},
+    machine::{Accel, cpu_ms, private_mib},
     monitor::Monitor,
     qemu::{Parts, Qemu, Start},
     report::mib,
@@ -43,6 +43,7 @@ struct Nursery {
     kernel: PathBuf,
     initramfs: PathBuf,
     image: PathBuf,
+    accel: Accel,
     memory_mib: u64,
     vcpus: u8,
     folder: tempfile::TempDir,
@@ -73,11 +74,12 @@ impl Plain {
     /// Boots it, with as much in its memory as wanted.
     pub async fn boot(
         places: &Places,
+        accel: Accel,
         vcpus: u8,
         memory_mib: u64,
         fill_mib: u64,
     ) -> Result<Self, BenchError> {
-        let nursery = Nursery::new(places.clone(), vcpus, memory_mib).await?;
+        let nursery = Nursery::new(places.clone(), accel, vcpus, memory_mib).await?;
         let parent = nursery.boot().await?;
         parent.booted().await?;
         let fill = fill(fill_mib);
@@ -302,7 +304,12 @@ async fn write(monitor: &mut Monitor, next: &Path, memory: &Path) -> Result<(), 
 }
 
 impl Nursery {
-    async fn new(places: Places, vcpus: u8, memory_mib: u64) -> Result<Self, BenchError> {
+    async fn new(
+        places: Places,
+        accel: Accel,
+        vcpus: u8,
+        memory_mib: u64,
+    ) -> Result<Self, BenchError> {
         let build = spawn_blocking(move || -> Result<_, BenchError> {
             let cache = Cache::new(&places.cache);
             let kernel = cache.kernel(&KernelChoice::Debian, |_| {})?;
@@ -320,6 +327,7 @@ impl Nursery {
             kernel,
             initramfs,
             image,
+            accel,
             memory_mib,
             vcpus,
             folder: tempfile::Builder::new()
@@ -361,6 +369,7 @@ impl Nursery {
 
     fn start_on(&self, start: Start<'_>, slice: PathBuf) -> Result<Qemu, BenchError> {
         Qemu::start(Parts {
+            accel: self.accel,
             vcpus: self.vcpus,
             memory_mib: self.memory_mib,
             slice,

@@ -2,7 +2,7 @@
 //! and guest, without sandbox, user or cgroup of its own, which only helps it.
 //! Its network card leads nowhere.
 
-use crate::{BenchError, monitor::Monitor};
+use crate::{BenchError, machine::Accel, monitor::Monitor};
 use forkyard_agent_link::{self as link, Exec, ExecOut, Guest, LinkError};
 use forkyard_types::ExitStatus;
 use std::{
@@ -23,7 +23,7 @@ const POLL: Duration = Duration::from_millis(1);
 const CMDLINE: &str =
     "console=ttyS0 quiet loglevel=4 panic=-1 no_timer_check mitigations=off cryptomgr.notests";
 const MACHINE: &str = "-nodefaults -no-user-config -display none -vga none -no-reboot \
-     -M q35 -accel tcg -cpu max,-erms,-fsrm -global apic-common.vapic=off -serial null \
+     -M q35 -global apic-common.vapic=off -serial null \
      -device virtio-serial-pci,id=serial0,addr=4 \
      -device virtserialport,bus=serial0.0,chardev=agent,name=org.forkyard.agent \
      -device virtio-balloon-pci,id=balloon0,addr=5,free-page-reporting=on,page-poison=off \
@@ -34,6 +34,8 @@ const MACHINE: &str = "-nodefaults -no-user-config -display none -vga none -no-r
 /// Parts that it is made of.
 #[derive(Debug)]
 pub struct Parts<'a> {
+    /// Accelerator.
+    pub accel: Accel,
     /// vCPUs.
     pub vcpus: u8,
     /// Memory, in MiB.
@@ -84,6 +86,8 @@ impl Qemu {
     pub fn start(parts: Parts<'_>) -> Result<Self, BenchError> {
         let mut command = Command::new("qemu-system-x86_64");
         command
+            .args(["-accel", &parts.accel.to_string()])
+            .args(["-cpu", parts.accel.cpu_model()])
             .args(["-smp", &parts.vcpus.to_string()])
             .args(["-m", &parts.memory_mib.to_string()])
             .arg("-qmp")

@@ -143,6 +143,7 @@ pub async fn run(bench: &Bench<'_>, results: &mut Results) -> Result<(), BenchEr
     let cold = Forkyard::boot(bench.client, parent(0)).await?;
     let mut plain = Plain::boot(
         bench.places,
+        bench.accel,
         options.vcpus,
         options.memory_mib,
         options.fill_mib,

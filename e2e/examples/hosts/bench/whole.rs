@@ -13,7 +13,7 @@ use super::{
 };
 use crate::report::Row;
 use forkyard_e2e::{Cluster, Host, Links};
-use forkyard_measure::{BenchError, Places, Plain, Saved};
+use forkyard_measure::{Accel, BenchError, Places, Plain, Saved};
 use std::{
     fs::File,
     io,
@@ -105,7 +105,7 @@ impl<'a> Baseline<'a> {
             share: host.dist().join("share/forkyard"),
         };
         let booted = async {
-            let plain = Plain::boot(&places, 1, options.memory.into(), 0).await?;
+            let plain = Plain::boot(&places, Accel::Tcg, 1, options.memory.into(), 0).await?;
             let data = format!("{MOUNT}; {}", fill(options));
             plain.command(&["sh", "-e", "-c", &data]).await?;
             Ok::<_, BenchError>(plain)
