@@ -287,6 +287,13 @@ impl Sessions {
         }
     }
 
+    /// What the threads of a command hold until they have cleared up after it.
+    #[cfg(test)]
+    pub(super) fn held_by(&self, session: Session) -> Option<std::sync::Weak<Flow>> {
+        let table = lock(&self.table);
+        table.get(&session).map(|it| Arc::downgrade(&it.flow))
+    }
+
     /// Gives its terminal another size.
     pub fn resize(&self, session: Session, size: WindowSize) {
         let table = lock(&self.table);

@@ -172,13 +172,18 @@ fn the_end_of_a_command_does_not_touch_another_that_has_its_number_by_now() {
     let folder = guest.cgroups.path().join("go");
     let wait = format!("while [ ! -e {} ]; do sleep 0.01; done", folder.display());
     guest.exec(7, &wait);
+    let first = guest.agent.sessions.held_by(Session(7)).expect("it runs");
     // Another host, or the clone's: it knows of no command and begins to count.
     guest.agent.act(ToGuest::Hello { version: VERSION });
     assert!(matches!(guest.hear(), ToHost::Hello { .. }));
     guest.exec(7, "read word; exit $word");
     fs::write(&folder, "").expect("written");
-    // Time for the first to end, and to be cleared away.
-    std::thread::sleep(Duration::from_millis(500));
+    let deadline = std::time::Instant::now() + Duration::from_secs(60);
+    while first.strong_count() > 0 {
+        let waits = std::time::Instant::now() < deadline;
+        assert!(waits, "the first is not cleared away");
+        std::thread::sleep(Duration::from_millis(10));
+    }
     guest.agent.act(ToGuest::ExecInput {
         session: Session(7),
         data: b"42\n".to_vec(),

@@ -43,6 +43,16 @@ impl Agent {
             .await
             .expect("written");
     }
+
+    /// Waits until the host has acted on all that was said: it answers in order.
+    async fn is_heard(&mut self) {
+        self.say(&ToHost::AskTime { asked: 7 }).await;
+        let answer = self.hear().await;
+        assert!(
+            matches!(answer, ToGuest::Time { asked: 7, .. }),
+            "{answer:?}"
+        );
+    }
 }
 
 async fn pair() -> (Guest, Agent, mpsc::Receiver<(CallId, Request)>) {
@@ -183,7 +193,7 @@ async fn an_answer_that_came_early_is_not_lost_and_one_to_another_fork_is_not_ta
                 failed: None,
             })
             .await;
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        agent.is_heard().await;
         agent
             .say(&ToHost::Quiesced {
                 fork,
@@ -224,7 +234,7 @@ async fn a_guest_that_speaks_of_another_life_fork_command_or_call_is_not_heard()
             agent.say(&lie).await;
         }
         // So that each is taken by itself.
-        tokio::time::sleep(Duration::from_millis(20)).await;
+        agent.is_heard().await;
         agent.say(&identified(epoch, "its own")).await;
     };
     let (problems, ()) = tokio::join!(guest.identified(SOON), lies);
@@ -452,7 +462,7 @@ async fn an_agent_that_died_while_its_guest_held_still_has_a_successor_that_wait
     let (guest, mut agent, _calls) = pair().await;
     quiesced(&guest, &mut agent).await;
     agent.say(&ToHost::Started).await;
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    agent.is_heard().await;
     drop(
         guest
             .exec(Command::of_root(vec!["ls".into()]))

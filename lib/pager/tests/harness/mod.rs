@@ -175,6 +175,17 @@ impl Fixture {
         Mapping::private(self.open(image).expect("opens"), size(pages)).expect("maps")
     }
 
+    /// Waits until each of these processes waits for a page, and the pager has been asked for all of
+    /// these pages.
+    pub fn wait_asked(&self, pids: impl IntoIterator<Item = u32>) {
+        for pid in pids {
+            eventually("a process waits for a page", || waits_for_a_page(pid));
+        }
+        // The kernel asks in order: what it asked before this is in the pager's hands.
+        let none = fs::metadata(self.path(ImageId::random()));
+        assert!(none.is_err(), "no image has this name");
+    }
+
     pub fn stats(&self, image: ImageId) -> ImageUse {
         self.client.stats(image).expect("known")
     }
@@ -222,6 +233,14 @@ pub fn memory_files(pid: u32) -> io::Result<usize> {
     let targets = links.filter_map(|link| fs::read_link(link.ok()?.path()).ok());
     let files = targets.filter(|target| target.to_string_lossy().contains("memfd:"));
     Ok(files.count())
+}
+
+/// Tells whether a thread of a process is blocked, and in no system call: then it has touched a
+/// page that is not there.
+fn waits_for_a_page(pid: u32) -> bool {
+    let threads = fs::read_dir(format!("/proc/{pid}/task")).expect("it runs");
+    let calls = threads.filter_map(|it| fs::read_to_string(it.ok()?.path().join("syscall")).ok());
+    calls.into_iter().any(|call| call.starts_with("-1 "))
 }
 
 /// Kills a process of ours.

@@ -94,8 +94,7 @@ fn reads_that_wait_wait_on_with_the_next_pager() {
     for (clone, page) in clones.iter_mut().zip((0..).step_by(900)) {
         clone.send(Order::Read(page));
     }
-    // Until all of them are in the pager's hands.
-    thread::sleep(Duration::from_millis(100));
+    pager.wait_asked(clones.iter().map(Puppet::pid));
     crash(&pager);
     crash(&pager);
     let file = layer(lineage, PAGES, filling);
@@ -204,7 +203,7 @@ fn both_halves_killed_at_once_are_an_error_and_not_a_hang() {
     pager.client.promise(image, PageCount(64)).expect("new");
     let mut clone = Puppet::start(64, Some(&pager.path(image)));
     clone.send(Order::Read(1));
-    thread::sleep(Duration::from_millis(100));
+    pager.wait_asked([clone.pid()]);
     // Stopped first, so that neither can replace the other.
     let halves = pager.halves();
     for (pid, _) in &halves {

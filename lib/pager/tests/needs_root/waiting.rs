@@ -9,11 +9,8 @@ use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
 use std::sync::mpsc;
 use std::thread;
-use std::time::Duration;
 
 const SIGBUS: i32 = nix::libc::SIGBUS;
-/// Long enough for a read that does not wait to come through.
-const A_WHILE: Duration = Duration::from_millis(100);
 
 fn alone() -> Lineage {
     Lineage {
@@ -33,14 +30,16 @@ fn read_waits_for_the_image_and_then_sees_it() {
     let path = pager.path(lineage.image);
     assert_eq!(path.metadata().expect("exists already").len(), 64 * 4096);
     thread::scope(|scope| {
+        let (pid, starts) = mpsc::channel();
         let (said, hears) = mpsc::channel();
         scope.spawn(move || {
             let mut clone = Puppet::start(64, Some(&path));
-            said.send(None).expect("listens");
+            pid.send(clone.pid()).expect("listens");
             said.send(clone.tell(Order::Read(9))).expect("listens");
         });
-        assert_eq!(hears.recv(), Ok(None));
-        assert!(hears.recv_timeout(A_WHILE).is_err(), "did not wait");
+        // One that did not wait would never be seen to.
+        pager.wait_asked([starts.recv().expect("starts")]);
+        assert!(hears.try_recv().is_err(), "did not wait");
         pager
             .client
             .publish(lineage, layer(lineage, 64, filling))
@@ -66,7 +65,7 @@ fn many_that_wait_keep_no_one_else_waiting() {
     for (clone, page) in waiting.iter_mut().zip((0..).step_by(10_000)) {
         clone.send(Order::Read(page));
     }
-    thread::sleep(A_WHILE);
+    pager.wait_asked(waiting.iter().map(Puppet::pid));
     let mut other = Puppet::start(64, Some(&pager.path(there)));
     assert_eq!(other.tell(Order::Read(3)), Some(7));
     pager.client.ping().expect("answers");
@@ -85,7 +84,7 @@ fn failed_image_is_a_bus_error_and_not_a_hang() {
     let mut before = Puppet::start(64, Some(&pager.path(image)));
     let mut after = Puppet::start(64, Some(&pager.path(image)));
     before.send(Order::Read(1));
-    thread::sleep(A_WHILE);
+    pager.wait_asked([before.pid()]);
     pager.client.fail(image, "test").expect("promised");
     assert_eq!(before.hear(), None);
     assert_eq!(before.wait().signal(), Some(SIGBUS));
@@ -114,7 +113,7 @@ fn retiring_a_promise_lets_go_of_those_who_wait() {
     pager.client.promise(image, PageCount(64)).expect("new");
     let mut clone = Puppet::start(64, Some(&pager.path(image)));
     clone.send(Order::Read(1));
-    thread::sleep(A_WHILE);
+    pager.wait_asked([clone.pid()]);
     pager.client.retire(image).expect("known");
     assert_eq!(clone.hear(), None);
     assert_eq!(clone.wait().signal(), Some(SIGBUS));
@@ -130,7 +129,7 @@ fn process_that_waits_can_be_killed() {
         .expect("new");
     let mut clone = Puppet::start(64, Some(&pager.path(lineage.image)));
     clone.send(Order::Read(1));
-    thread::sleep(A_WHILE);
+    pager.wait_asked([clone.pid()]);
     // Returns only once the process is gone, and nothing is published yet.
     assert_eq!(clone.kill().signal(), Some(nix::libc::SIGKILL));
     pager
@@ -150,7 +149,7 @@ fn pager_that_dies_lets_go_of_those_who_wait() {
     pager.client.promise(image, PageCount(64)).expect("new");
     let mut clone = Puppet::start(64, Some(&pager.path(image)));
     clone.send(Order::Read(1));
-    thread::sleep(A_WHILE);
+    pager.wait_asked([clone.pid()]);
     pager.kill();
     assert_eq!(clone.hear(), None);
     assert_eq!(clone.wait().signal(), Some(SIGBUS));
