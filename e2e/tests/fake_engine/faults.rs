@@ -165,8 +165,14 @@ fn a_machine_that_is_held_up_while_it_is_taken_over_does_not_hold_up_the_others_
     host.kill_9("forkyardd");
     host.faults().set("adopt", Fault::Wait);
     let listing = host.start(["ps"], "");
+    eventually("a machine to be held up", || {
+        host.faults().holds_up("adopt")
+    });
+    assert!(!listing.is_over(), "the next daemon waits for it");
     host.faults().clear("adopt");
     listing.wait().exited(0);
+    let states: Vec<_> = host.vms().iter().map(|vm| vm.state).collect();
+    assert_eq!(states, [VmState::Running; 3]);
     is_sound(&host);
     host.end();
 }

@@ -61,6 +61,7 @@ impl Faults {
     /// Has the next call of this name fail. Panics if that cannot be written.
     pub fn set(&self, call: &str, fault: Fault) {
         fs::create_dir_all(&self.0).expect("a folder");
+        let _ = fs::remove_file(self.met(call));
         // Whole from the start: the engine may be looking.
         let new = self.0.join(format!(".{call}"));
         fs::write(&new, fault.text()).expect("written");
@@ -77,6 +78,16 @@ impl Faults {
         self.0.join(call).exists()
     }
 
+    /// Says whether a call waits that was to, since that was last set, or has waited.
+    pub fn holds_up(&self, call: &str) -> bool {
+        self.met(call).exists()
+    }
+
+    /// The file by which a call says that it waits.
+    fn met(&self, call: &str) -> PathBuf {
+        self.0.join(format!(".{call}.waits"))
+    }
+
     /// Takes the fault of a call, if there is one, once it may go on.
     pub(crate) async fn take(&self, call: &str) -> Option<Fault> {
         let path = self.0.join(call);
@@ -87,7 +98,10 @@ impl Faults {
                 Err(error) => panic!("{}: {error}", path.display()),
             };
             match Fault::parse(&text) {
-                Some(Fault::Wait) => tokio::time::sleep(LOOK).await,
+                Some(Fault::Wait) => {
+                    fs::write(self.met(call), "").expect("written");
+                    tokio::time::sleep(LOOK).await;
+                }
                 Some(fault) => {
                     // Of two calls one has it.
                     match fs::remove_file(&path) {
