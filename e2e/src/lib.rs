@@ -51,5 +51,5 @@ pub use outcome::{Outcome, Running};
 pub use outside::Outside;
 pub use place::{Place, Process};
 pub use steps::Steps;
-pub use sweep::{is_sound, nothing_left_over, sweep};
+pub use sweep::{is_sound, nothing_left_over, sweep, sweep_of};
 pub use waiting::{eventually, in_the_end};

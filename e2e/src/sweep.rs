@@ -30,6 +30,37 @@ pub fn sweep<const N: usize>(host: &Host, words: [&str; N], few: u64, undo: impl
     assert!(reached > 0, "the daemon was never killed");
 }
 
+/// Kills the daemon at `few` steps of `work`, or at all of them if the test is told so. What `begin`
+/// does before it and `end` after it is not counted; `work` may fail, and its own commands may start
+/// the next daemon, which is not killed.
+pub fn sweep_of(
+    host: &Host,
+    what: &str,
+    few: u64,
+    begin: impl Fn(),
+    work: impl Fn(),
+    end: impl Fn(),
+) {
+    begin();
+    host.steps().count_only();
+    work();
+    let total = host.steps().stop();
+    end();
+    let mut reached = 0;
+    for step in steps::chosen(total, few) {
+        begin();
+        host.steps().kill_at(step);
+        work();
+        host.steps().stop();
+        let call = host.steps().died_before();
+        eprintln!("{what}: {step} of {total}, {call}");
+        // Threads take turns as they like: there may be fewer steps this time.
+        reached += u64::from(!call.is_empty());
+        end();
+    }
+    assert!(reached > 0, "the daemon was never killed");
+}
+
 /// Checks that running VMs are whole, records are true, and the host has nothing else.
 #[track_caller]
 pub fn is_sound(host: &Host) {

@@ -44,6 +44,8 @@ mod standby;
 mod steps;
 #[path = "fake_engine/substrates.rs"]
 mod substrates;
+#[path = "fake_engine/ticket_steps.rs"]
+mod ticket_steps;
 #[path = "fake_engine/tickets.rs"]
 mod tickets;
 #[path = "fake_engine/unattended.rs"]

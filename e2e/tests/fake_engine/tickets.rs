@@ -2,6 +2,7 @@
 
 use crate::MACHINE;
 use forkyard_e2e::{Host, eventually, is_sound};
+use forkyard_types::{CloneResult, ErrorKind, ForkResponse, TicketView};
 
 fn with_p() -> Host {
     let host = Host::fake();
@@ -93,5 +94,55 @@ fn a_checkpoint_that_a_guest_takes_is_kept_and_can_be_forked() {
     let clone = host.fork(&id, 1).remove(0);
     assert_eq!(host.sh(clone.name.as_str(), "peek 2"), "4");
     is_sound(&host);
+    host.end();
+}
+
+#[test]
+fn a_family_has_no_more_clones_than_it_may_and_what_is_refused_leaves_nothing() {
+    const LIMIT: &str = "limit of the family reached: 3";
+    let host = Host::fake();
+    host.ok(["run", "tiny", "--name", "p", "--max-clones", "3"]);
+    host.fork("p", 2);
+    // One has room of two.
+    let words = ["fork", "p", "-n", "2", "-o", "json"];
+    let forked = host.start(words, "").wait().exited(3);
+    let forked: ForkResponse = serde_json::from_slice(&forked.stdout).expect("an answer");
+    let kinds = forked.clones.iter().map(|clone| match clone {
+        CloneResult::Vm(_) => None,
+        CloneResult::Error(error) => Some(error.kind),
+    });
+    let kinds: Vec<_> = kinds.collect();
+    assert_eq!(kinds, [None, Some(ErrorKind::Exhausted)]);
+    let is_full = || {
+        // Clones of clones count, and what guests ask for does.
+        for parent in ["p", "p-1"] {
+            let refused = host.fails(["fork", parent]);
+            assert!(refused.contains(LIMIT), "{refused}");
+        }
+        let asks = host.start(["exec", "p", "--", "sh", "-c", "request 1"], "");
+        let refused = asks.wait().exited(1).stderr;
+        assert!(refused.contains(LIMIT), "{refused}");
+        is_sound(&host);
+    };
+    is_full();
+    assert_eq!(host.vms().len(), 4);
+    let none: Vec<TicketView> = host.json(["ticket", "ls"]);
+    assert_eq!(none, []);
+
+    // A place that is promised is taken, until it is given back.
+    let third = host.vms().into_iter().find(|vm| vm.name.as_str() == "p-3");
+    host.ok(["rm", third.expect("the third clone").name.as_str()]);
+    assert_eq!(host.sh("p", "request 5"), "granted 1");
+    is_full();
+    // Also by the next daemon.
+    host.kill_9("forkyardd");
+    is_full();
+    let promised: Vec<TicketView> = host.json(["ticket", "ls"]);
+    let [ticket] = &promised[..] else {
+        panic!("{promised:?}");
+    };
+    host.ok(["ticket", "rm", &ticket.id.to_string()]);
+    host.fork("p", 1);
+    is_full();
     host.end();
 }
