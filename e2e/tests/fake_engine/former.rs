@@ -1,11 +1,17 @@
 //! A state folder that a former version has left: `e2e/tests/fixtures/former`.
 
-use forkyard_e2e::Host;
+use forkyard_e2e::{Host, is_sound};
 use forkyard_types::VmState;
-use std::{fs, path::Path, process::Command};
+use serde_json::{Value, json};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+    process::Command,
+};
 
 const OLD: &str = "mqdfcd4hhhn";
 const KEPT: &str = "h2bgs78kgh5";
+const FAMILY: &str = "87w4himhmgb";
 
 fn run(program: &str, words: &[&str]) -> String {
     let ran = Command::new(program).args(words).output().expect(program);
@@ -22,10 +28,37 @@ pub fn sql(state: &Path, text: &str) {
     run("python3", &["-c", CARRY_OUT, database, text]);
 }
 
+/// Looks one row of the records up.
+fn row(state: &Path, query: &str) -> Vec<Value> {
+    const LOOK_UP: &str = "import json, sqlite3, sys; \
+        print(json.dumps(sqlite3.connect(sys.argv[1]).execute(sys.argv[2]).fetchone()))";
+    let database = state.join("forkyard.db");
+    let database = database.to_str().expect("text");
+    let told = run("python3", &["-c", LOOK_UP, database, query]);
+    serde_json::from_str(&told).expect("a row")
+}
+
+/// Has the records of a host whose daemon has ended be the former version's.
+fn put_fixture(host: &Host) {
+    let (state, run_dir) = (host.folder().join("state"), host.folder().join("run"));
+    for file in ["forkyard.db", "forkyard.db-wal", "forkyard.db-shm"] {
+        let _ = fs::remove_file(state.join(file));
+    }
+    let text = fs::read_to_string(fixture().join("forkyard.sql")).expect("the fixture");
+    let text = text.replace("/STATE/", &format!("{}/", state.display()));
+    sql(
+        &state,
+        &text.replace("/RUN/", &format!("{}/", run_dir.display())),
+    );
+}
+
+fn fixture() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/former")
+}
+
 /// Ends the daemon, and has the state folder be as a former version has left it.
 fn go_back(host: &Host) {
-    let fixture = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/fixtures/former");
-    let (state, run_dir) = (host.folder().join("state"), host.folder().join("run"));
+    let state = host.folder().join("state");
     // Disks of that version lie over the image's, as this one's do; and devices are its engine's.
     host.ok(["run", "tiny", "--name", "q"]);
     let of = |name: &str| state.join("vms").join(host.vm(name).id.as_str());
@@ -34,7 +67,7 @@ fn go_back(host: &Host) {
         "qemu-img",
         &["info", "-U", "--output=json", slice.to_str().expect("text")],
     );
-    let info: serde_json::Value = serde_json::from_str(&info).expect("JSON");
+    let info: Value = serde_json::from_str(&info).expect("JSON");
     let base = info["backing-filename"]
         .as_str()
         .expect("a base")
@@ -44,15 +77,7 @@ fn go_back(host: &Host) {
     let devices = fs::read(of("c").join("devices")).expect("devices");
     host.ok(["rm", "q", "c"]);
     host.kill_9("forkyardd");
-    for file in ["forkyard.db", "forkyard.db-wal", "forkyard.db-shm"] {
-        let _ = fs::remove_file(state.join(file));
-    }
-    let text = fs::read_to_string(fixture.join("forkyard.sql")).expect("the fixture");
-    let text = text.replace("/STATE/", &format!("{}/", state.display()));
-    sql(
-        &state,
-        &text.replace("/RUN/", &format!("{}/", run_dir.display())),
-    );
+    put_fixture(host);
     let (old, kept) = (state.join("vms").join(OLD), state.join("vms").join(KEPT));
     for folder in [&old, &kept] {
         fs::create_dir_all(folder).expect("made");
@@ -68,7 +93,7 @@ fn go_back(host: &Host) {
         "qemu-img",
         &[&create[..], &[&lower, "-F", "qcow2", &upper, &size]].concat(),
     );
-    fs::copy(fixture.join("memory.pages"), kept.join("memory.pages")).expect("copied");
+    fs::copy(fixture().join("memory.pages"), kept.join("memory.pages")).expect("copied");
     fs::write(kept.join("devices"), devices).expect("written");
 }
 
@@ -102,5 +127,64 @@ fn what_a_former_version_left_is_shown_as_it_is_and_goes_on_as_far_as_it_can() {
     assert_eq!(host.sh(clone, "peek 7 && peek 4000 && peek 8"), "42\n9\n0");
     assert_eq!(host.sh(clone, "hostname"), clone);
     assert_eq!(host.fork("new", 1).len(), 1);
+    host.end();
+}
+
+#[test]
+fn a_machine_that_a_former_version_left_running_is_taken_over_and_runs_on() {
+    let host = Host::fake();
+    host.ok(["run", "tiny", "--name", "q"]);
+    host.sh("q", "poke 7 3");
+    let q = host.vm("q");
+    let pid = q.pid.expect("it runs");
+    host.kill_9("forkyardd");
+    // The daemon dies, its machine runs on: so does an update of the daemon begin.
+    let state = host.folder().join("state");
+    let of_q = "SELECT epoch, uid, chain, memory, number FROM vm, family \
+        WHERE vm.name = 'q' AND family.id = vm.family";
+    let of_q = row(&state, of_q);
+    let [epoch, uid, chain, memory, number] = &of_q[..] else {
+        panic!("{of_q:?}");
+    };
+    // As that version's `MachineRecord` is written: what it has, in its order.
+    let started = fs::read_to_string(format!("/proc/{pid}/stat")).expect("it runs");
+    let (_, after_name) = started.rsplit_once(") ").expect("a name");
+    let start = after_name.split(' ').nth(19).expect("its start");
+    let machine = format!(
+        r#"{{"id":"{id}","dir":"{dir}","process":{{"pid":{pid},"start":{start}}},"memory":{memory},"accel":"tcg","state_fd":null,"track_fd":7}}"#,
+        id = q.id,
+        dir = host.folder().join("run/vms").join(q.id.as_str()).display(),
+    );
+    put_fixture(&host);
+    sql(
+        &state,
+        &format!(
+            "DELETE FROM fork; DELETE FROM vm WHERE id = '{KEPT}'; \
+             UPDATE family SET id = '{family}', number = {number} WHERE id = '{FAMILY}'; \
+             UPDATE vm SET id = '{id}', name = 'q', family = '{family}', epoch = '{epoch}', uid = {uid}, \
+             memory = {memory}, chain = '{chain}', machine = '{machine}' WHERE id = '{OLD}'",
+            id = q.id,
+            family = q.family,
+            epoch = epoch.as_str().expect("text"),
+            chain = chain.as_str().expect("text"),
+        ),
+    );
+    assert_eq!(row(&state, "PRAGMA user_version"), [json!(9)]);
+
+    let adopted = host.vm("q");
+    assert_eq!(
+        (adopted.id, adopted.state, adopted.pid),
+        (q.id, VmState::Running, Some(pid)),
+        "{adopted:?}"
+    );
+    assert_eq!(adopted.silence, None);
+    assert_eq!(host.sh("q", "hostname && peek 7"), "q\n3");
+    // It is as good as one of this version's: it is forked, and paused.
+    let clone = host.fork("q", 1).remove(0);
+    assert_eq!(host.sh(clone.name.as_str(), "peek 7"), "3");
+    host.ok(["pause", "q"]);
+    host.ok(["resume", "q"]);
+    assert_eq!(host.sh("q", "peek 7"), "3");
+    is_sound(&host);
     host.end();
 }
