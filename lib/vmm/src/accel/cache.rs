@@ -8,14 +8,14 @@ use std::{collections::BTreeMap, fs, os::unix::fs::MetadataExt, path::Path};
 type Proofs = BTreeMap<String, Verdict>;
 
 /// Computes the key of a proof, from all that it depends on: the guest's
-/// kernel, the host's, and the device.
-pub(super) fn key(kernel: &Path) -> Result<String, VmmError> {
+/// kernel, the host's, the device, and QEMU, by its version.
+pub(super) fn key(kernel: &Path, qemu: &str) -> Result<String, VmmError> {
     const RELEASE: &str = "/proc/sys/kernel/osrelease";
     let file = fs::metadata(kernel).map_err(VmmError::io("look at", kernel))?;
     let host = fs::read_to_string(RELEASE).map_err(VmmError::io("read", RELEASE))?;
     let access = fs::metadata(super::DEVICE).map(|device| (device.mode(), device.gid()));
     Ok(format!(
-        "{} size {} mtime {}.{:09} on {} device {:?}",
+        "{} size {} mtime {}.{:09} on {} device {:?} by {qemu}",
         kernel.display(),
         file.size(),
         file.mtime(),
@@ -52,6 +52,8 @@ mod tests {
     use super::*;
     use crate::Accel;
 
+    const QEMU: &str = "QEMU emulator version 7.2.0";
+
     #[test]
     fn what_is_remembered_is_recalled_beside_what_was() {
         let dir = tempfile::tempdir().expect("dir");
@@ -76,9 +78,19 @@ mod tests {
         let dir = tempfile::tempdir().expect("dir");
         let kernel = dir.path().join("vmlinuz");
         fs::write(&kernel, "one").expect("written");
-        let one = key(&kernel);
+        let one = key(&kernel, QEMU);
         fs::write(&kernel, "another").expect("written");
-        let other = key(&kernel);
+        let other = key(&kernel, QEMU);
         assert_ne!(one.expect("a file"), other.expect("a file"));
+    }
+
+    #[test]
+    fn another_qemu_needs_another_proof() {
+        let dir = tempfile::tempdir().expect("dir");
+        let kernel = dir.path().join("vmlinuz");
+        fs::write(&kernel, "one").expect("written");
+        let with = |qemu| key(&kernel, qemu).expect("a file");
+        assert_eq!(with(QEMU), with(QEMU));
+        assert_ne!(with(QEMU), with("QEMU emulator version 10.0.0"));
     }
 }
