@@ -218,7 +218,7 @@ export class Details {
     if (labels.length > 0) rows.push(row("Labels", labels.map(([name, value]) => el("span", { class: "tag" }, `${name}=${value}`))));
     if (vm.created) rows.push(row("Age", age(vm.created)));
     if (vm.ends) rows.push(row("Ends", `${new Date(vm.ends.at * 1000).toLocaleString()}: ${vm.ends.action}`));
-    if (vm.accel) rows.push(row("Accelerator", vm.accel));
+    if (vm.accel) rows.push(row("Accelerator", full?.emulated_because ? `${vm.accel} (no KVM: ${full.emulated_because})` : vm.accel));
     rows.push(row("Image", vm.image), row("Id", el("code", {}, vm.id)));
     const notes = (full?.notes ?? []).map((note) => el("li", {}, note));
     this.#parts.panels.overview.replaceChildren(el("dl", { class: "facts" }, rows.flat()),

@@ -4,6 +4,8 @@
 //! For whatever is decided above the engine: which VM there is, whose it is, and what is
 //! left of it. What a guest does belongs into the tests of real ones (`needs_root`).
 
+#[path = "fake_engine/accel.rs"]
+mod accel;
 #[path = "fake_engine/across.rs"]
 mod across;
 #[path = "fake_engine/addresses.rs"]

@@ -342,6 +342,9 @@ pub struct VmInspect {
     /// added when it was woken.
     #[serde(default)]
     pub booted: ByteCount,
+    /// Reason why it is emulated and not run by KVM; absent if KVM runs it, or if that is not known.
+    #[serde(default)]
+    pub emulated_because: Option<String>,
     /// Page image its memory is a private view of; none for a VM that booted.
     pub memory_image: Option<ImageUse>,
     /// Pages of memory that are its own.

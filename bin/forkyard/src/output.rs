@@ -199,18 +199,28 @@ pub fn everywhere(listed: Vec<ListedVm>) {
     let rows: Vec<_> = rows
         .map(|(row, (node, lost))| {
             let [name, state, host, rest @ ..] = row;
-            let [address, ports, image, vcpus, memory, parent, family, id] = rest;
+            let [
+                address,
+                ports,
+                image,
+                vcpus,
+                memory,
+                accel,
+                parent,
+                family,
+                id,
+            ] = rest;
             let state = if lost { "lost".to_owned() } else { state };
             let node = node.map_or(host, |node| node.to_string());
             [
-                name, state, node, address, ports, image, vcpus, memory, parent, family, id,
+                name, state, node, address, ports, image, vcpus, memory, accel, parent, family, id,
             ]
         })
         .collect();
     table(
         [
-            "NAME", "STATE", "NODE", "ADDRESS", "PORTS", "IMAGE", "VCPUS", "MEMORY", "PARENT",
-            "FAMILY", "ID",
+            "NAME", "STATE", "NODE", "ADDRESS", "PORTS", "IMAGE", "VCPUS", "MEMORY", "ACCEL",
+            "PARENT", "FAMILY", "ID",
         ],
         &rows,
     );
@@ -248,14 +258,14 @@ pub async fn with_parents(client: &Client, vms: &[VmView]) {
 fn show(vms: &[VmView], known: &[VmView]) {
     table(
         [
-            "NAME", "STATE", "HOST", "ADDRESS", "PORTS", "IMAGE", "VCPUS", "MEMORY", "PARENT",
-            "FAMILY", "ID",
+            "NAME", "STATE", "HOST", "ADDRESS", "PORTS", "IMAGE", "VCPUS", "MEMORY", "ACCEL",
+            "PARENT", "FAMILY", "ID",
         ],
         &rows(vms, known),
     );
 }
 
-fn rows(vms: &[VmView], known: &[VmView]) -> Vec<[String; 11]> {
+fn rows(vms: &[VmView], known: &[VmView]) -> Vec<[String; 12]> {
     vms.iter()
         .map(|vm| {
             [
@@ -267,6 +277,7 @@ fn rows(vms: &[VmView], known: &[VmView]) -> Vec<[String; 11]> {
                 vm.image.clone(),
                 vm.vcpus.to_string(),
                 vm.memory.to_string(),
+                vm.accel.clone(),
                 vm.parent
                     .map(|parent| named(known, parent))
                     .unwrap_or_default(),

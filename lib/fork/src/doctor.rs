@@ -9,7 +9,6 @@ use forkyard_pager::PagerClient;
 use forkyard_records::VmRecord;
 use forkyard_snapshot::{Generation, kept_image};
 use forkyard_types::{ByteCount, Diagnosis, ImageId, Leftover, VmId};
-use forkyard_vmm::Accel;
 use nix::sys::statvfs::statvfs;
 use std::{
     collections::BTreeSet,
@@ -176,7 +175,12 @@ impl Host {
         }
         notes.extend(self.volume_notes().await?);
         notes.extend(self.interference());
-        notes.extend(self.emulation());
+        notes.extend(self.emulation().map(|why| {
+            format!(
+                "guests are emulated (tcg), which is ten times slower than hardware \
+                 virtualization (kvm): {why}"
+            )
+        }));
         if !self.parts.network.has_resolvers() {
             notes.push(
                 "this host asks no server but its own for names, where guests do not reach: a VM \
@@ -185,20 +189,6 @@ impl Host {
             );
         }
         Ok(notes)
-    }
-
-    /// Says why guests are emulated, if they are.
-    fn emulation(&self) -> Option<String> {
-        let why = match self.lives.accel.get() {
-            Some(verdict) if verdict.accel == Accel::Tcg => verdict.why.clone(),
-            Some(_) => return None,
-            None if !Path::new("/dev/kvm").exists() => "the host has no /dev/kvm".to_owned(),
-            None => return None,
-        };
-        Some(format!(
-            "guests are emulated (tcg), which is ten times slower than hardware \
-             virtualization (kvm): {why}"
-        ))
     }
 
     async fn leftovers(&self) -> Result<Vec<Left>, HostError> {

@@ -195,6 +195,7 @@ impl Host {
         let awaits = self.awaited(&record).await?;
         let independence = self.independence_of(&record).await?;
         let disk = slices_of(&record)?;
+        let emulated_because = self.emulation_of(&record);
         Ok(VmInspect {
             vm: VmView {
                 awaits,
@@ -205,6 +206,7 @@ impl Host {
                 ..self.parts.network.policy(record.family)
             },
             booted: record.booted,
+            emulated_because,
             memory_image,
             private_pages,
             disk,

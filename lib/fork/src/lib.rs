@@ -18,6 +18,7 @@ mod commit;
 mod console;
 mod doctor;
 mod egress;
+mod emulation;
 mod end;
 mod error;
 mod events;

@@ -4942,6 +4942,8 @@ export interface components {
             booted?: components["schemas"]["ByteCount"];
             /** @description Disk slices, its own first, then what they lie over. */
             disk: components["schemas"]["DiskSlice"][];
+            /** @description Reason why it is emulated and not run by KVM; absent if KVM runs it, or if that is not known. */
+            emulated_because?: string | null;
             /** @description Reports of its own forks, the newest last. */
             forks: components["schemas"]["ForkReport"][];
             /** @description Dependence of its disk on others' files, and progress on the way from there. */

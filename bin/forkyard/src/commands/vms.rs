@@ -267,6 +267,10 @@ pub async fn inspect(client: &Client, format: Format, vm: &str) -> anyhow::Resul
     }
     output::with_parents(client, std::slice::from_ref(&seen.vm)).await;
     say!("\nepoch    {}", seen.vm.epoch);
+    say!("accel    {}", seen.vm.accel);
+    if let Some(why) = &seen.emulated_because {
+        say!("no kvm   {why}");
+    }
     say!("mac      {}", seen.vm.address.mac);
     say!("network  {}", output::network(&seen.network));
     for (name, value) in &seen.vm.labels.0 {
