@@ -34,6 +34,7 @@ mod supply;
 mod test;
 mod untested;
 mod validators;
+mod walk;
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};

@@ -1,17 +1,21 @@
-//! Links between pages of the documentation: files that are there, and headings of them.
+//! Links between pages of the documentation: files that are there, and headings of them. And what the tour
+//! names of the code.
 
+use crate::walk;
 use anyhow::{Context, Result, bail};
 use std::{
     fs,
     path::{Path, PathBuf},
 };
 
+/// The page with the path of a fork.
+const TOUR: &str = "docs/tour.md";
 /// Folders of pages, beside the root's own.
 const PLACES: [&str; 2] = ["docs", "sdk"];
 /// Folders with pages of others.
 const SKIPPED: [&str; 2] = ["node_modules", "target"];
 
-/// Lists every link that leads nowhere.
+/// Lists every link that leads nowhere, and what the tour's walk names and is not there.
 pub fn check(root: &Path) -> Result<()> {
     let mut pages = Vec::new();
     collect(root, false, &mut pages)?;
@@ -21,6 +25,10 @@ pub fn check(root: &Path) -> Result<()> {
     let mut broken = Vec::new();
     for page in pages {
         let text = fs::read_to_string(&page).with_context(|| page.display().to_string())?;
+        if page.strip_prefix(root) == Ok(Path::new(TOUR)) {
+            let wrong = walk::broken(root, &text).into_iter();
+            broken.extend(wrong.map(|why| format!("{TOUR}: {why}")));
+        }
         for link in links(&text) {
             if let Err(why) = follow(&page, &text, &link) {
                 let page = page.strip_prefix(root).unwrap_or(&page);
@@ -112,6 +120,21 @@ fn collect(folder: &Path, below: bool, into: &mut Vec<PathBuf>) -> Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_walk_of_the_tour_is_checked() {
+        let dir = tempfile::tempdir().expect("a directory");
+        for place in PLACES {
+            fs::create_dir_all(dir.path().join(place)).expect("made");
+        }
+        let walk = "## A fork, walked\n```text\nlib/gone.rs  fork\n```\n";
+        fs::write(dir.path().join(TOUR), walk).expect("written");
+        let error = check(dir.path()).expect_err("it is not true").to_string();
+        assert_eq!(
+            error,
+            "docs/tour.md: there is no lib/gone.rs\ndocs/tour.md: it names no file"
+        );
+    }
 
     #[test]
     fn links_that_lead_nowhere_are_all_listed_and_no_others() {
