@@ -6,11 +6,12 @@
 
 use anyhow::Context;
 use clap::{Parser, Subcommand};
+use forkyard_freezer::guard::guard;
 use forkyard_sched::Policy;
 use forkyard_sys_host::sched::{Class, OWN, set_class};
 use forkyard_vcpu_dispatch::{
     Dispatcher, Mechanism,
-    guard::{Program, guard, leave_terminal},
+    guard::{Changed, Processes, Program, leave_terminal},
     socket::serve,
 };
 use std::{
@@ -62,7 +63,7 @@ fn main() -> anyhow::Result<()> {
         Role::Guard => {
             leave_terminal().context("cannot leave the terminal")?;
             first();
-            guard(io::stdin().lock());
+            guard::<Changed>(io::stdin().lock());
             Ok(())
         }
         Role::Serve { socket, sched_ext } => {
@@ -88,6 +89,8 @@ fn dispatch(socket: &Path, mechanism: Mechanism) -> anyhow::Result<()> {
         path: std::env::current_exe().context("this program has no name")?,
         arguments: vec!["guard".to_owned()],
         holds: Some(lock),
+        // It begins a session of its own, which the first of a group cannot.
+        processes: Processes::Programs,
     };
     let mut dispatcher = Dispatcher::new(Policy::Sbco, program, mechanism)?;
     first();

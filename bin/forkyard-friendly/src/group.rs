@@ -1,6 +1,7 @@
 //! The control group, wherever it is.
 
-use anyhow::{Context, bail};
+use anyhow::bail;
+use forkyard_freezer::{Mount, mounts};
 use std::{
     fs,
     num::NonZero,
@@ -8,16 +9,7 @@ use std::{
     thread,
 };
 
-const MOUNTS: &str = "/proc/self/mountinfo";
-
-/// Hierarchy that a folder is of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
-    /// Cgroup v2.
-    V2,
-    /// Cgroup v1, whatever its controllers.
-    V1,
-}
+pub use forkyard_freezer::Version;
 
 /// A group that exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -33,22 +25,11 @@ pub struct Group {
     mounts: Vec<Mount>,
 }
 
-/// A hierarchy, and where it is mounted.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Mount {
-    at: PathBuf,
-    /// Group of the hierarchy that is mounted there, its root most often.
-    root: PathBuf,
-    version: Version,
-    controllers: Vec<String>,
-}
-
 impl Group {
     /// Finds a group by its folder, or by its name: below v2's mount first, then
     /// below that of v1's freezer.
     pub fn find(wanted: &Path) -> anyhow::Result<Self> {
-        let text = fs::read_to_string(MOUNTS).with_context(|| format!("cannot read {MOUNTS}"))?;
-        let mounts = mounts(&text);
+        let mounts = mounts()?;
         let name = wanted.strip_prefix("/").unwrap_or(wanted);
         let below = |mount: &Mount| wanted.strip_prefix(&mount.at).ok().map(Path::to_owned);
         // The longest, for one may be mounted below another.
@@ -143,34 +124,15 @@ impl Group {
 
     /// Returns the group of the same name in v1's freezer, if it is there.
     pub fn freezer(&self) -> Option<PathBuf> {
-        let mut freezers = self.mounts.iter().filter(|mount| mount.has("freezer"));
-        let path = freezers.next()?.at.join(&self.name);
-        path.join("freezer.state").exists().then_some(path)
-    }
-}
-
-impl Mount {
-    fn has(&self, controller: &str) -> bool {
-        self.controllers.iter().any(|one| one == controller)
-    }
-
-    /// The group of this hierarchy that a process is in, by its `/proc/N/cgroup`.
-    fn of_process<'a>(&self, text: &'a str) -> Option<&'a Path> {
-        let here = |controllers: &str| match self.version {
-            Version::V2 => controllers.is_empty(),
-            Version::V1 => controllers.split(',').any(|one| self.has(one)),
-        };
-        text.lines().find_map(|line| {
-            let (_, rest) = line.split_once(':')?;
-            let (controllers, group) = rest.split_once(':')?;
-            here(controllers).then(|| Path::new(group))
-        })
+        let freezers = self.mounts.iter().filter(|mount| mount.has("freezer"));
+        let mut paths = freezers.map(|mount| mount.at.join(&self.name));
+        paths.find(|path| path.join("freezer.state").exists())
     }
 }
 
 /// The file that tells when the group that this process is in was frozen, of cgroup v2.
 pub fn own_events() -> Option<PathBuf> {
-    let mounts = mounts(&fs::read_to_string(MOUNTS).ok()?);
+    let mounts = mounts().ok()?;
     let process = fs::read_to_string("/proc/self/cgroup").ok()?;
     let mut v2 = mounts.iter().filter(|mount| mount.version == Version::V2);
     v2.find_map(|mount| {
@@ -192,52 +154,9 @@ fn cpus_in(list: &str) -> Option<u32> {
         .try_fold(0u32, |sum, part| sum.checked_add(part?))
 }
 
-fn mounts(mountinfo: &str) -> Vec<Mount> {
-    let of = |line: &str| {
-        let (place, what) = line.split_once(" - ")?;
-        let mut what = what.split(' ');
-        let version = match what.next()? {
-            "cgroup2" => Version::V2,
-            "cgroup" => Version::V1,
-            _ => return None,
-        };
-        let controllers = match version {
-            Version::V2 => Vec::new(),
-            Version::V1 => what.nth(1)?.split(',').map(str::to_owned).collect(),
-        };
-        Some(Mount {
-            at: place.split(' ').nth(4)?.into(),
-            root: place.split(' ').nth(3)?.into(),
-            version,
-            controllers,
-        })
-    };
-    mountinfo.lines().filter_map(of).collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn hierarchies_are_told_apart() {
-        let text = "\
-37 31 0:33 / /sys/fs/cgroup/freezer rw,relatime - cgroup cgroup rw,freezer
-33 31 0:30 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
-41 31 0:38 / /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
-22 1 254:0 / / rw - ext4 /dev/root rw
-";
-        let found = mounts(text);
-        assert_eq!(found.len(), 3);
-        assert!(found[0].has("freezer") && !found[0].has("cpu"));
-        assert!(found[1].has("cpuacct"));
-        assert_eq!(found[2].version, Version::V2);
-        assert_eq!(found[2].at, Path::new("/sys/fs/cgroup/unified"));
-        let process = "9:freezer:/a/b\n4:cpu,cpuacct:/c\n0::/d:e\n";
-        let groups = found.iter().map(|mount| mount.of_process(process));
-        let wanted = ["/a/b", "/c", "/d:e"].map(|name| Some(Path::new(name)));
-        assert_eq!(groups.collect::<Vec<_>>(), wanted);
-    }
 
     #[test]
     fn cpus_are_counted_by_the_kernels_lists() {

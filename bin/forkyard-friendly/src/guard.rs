@@ -5,24 +5,24 @@
 //!   X (killed)              end of file --> undoes it
 //! ```
 //!
-//! The kernel closes the pipe when the agent ends, however it ends. Should the
-//! guard die first, the agent starts another and tells it everything again.
+//! The pipe and the process are those of [`forkyard_freezer::guard`].
 //!
 //! Both hold one lock, which goes with the last of them: a process that waits for it finds
 //! everything undone.
 
 use crate::{events, stopper, tasks, wake};
 use anyhow::Context;
+use forkyard_freezer::guard::{self, Alive, Processes, Program, guard};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use std::{
     collections::{BTreeMap, BTreeSet},
+    fmt,
     fs::{self, File},
     io,
-    io::{BufRead, Write},
-    os::unix::process::CommandExt,
     path::PathBuf,
-    process::{Child, ChildStdin, Command, Stdio},
+    str::FromStr,
+    sync::Arc,
 };
 
 /// Something that is to be undone, or need not be any more.
@@ -49,31 +49,44 @@ pub struct Undo {
     hears: bool,
 }
 
-impl Word {
-    fn line(&self) -> String {
+impl fmt::Display for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Held(path) => format!("held\t{}", path.display()),
-            Self::File(path, before) => format!("file\t{}\t{before}", path.display()),
-            Self::Stopped(pid, started) => format!("stop\t{pid}\t{started}"),
-            Self::Goes(pid) => format!("goes\t{pid}"),
-            Self::Hears => "hears".to_owned(),
+            Self::Held(path) => write!(f, "held\t{}", path.display()),
+            Self::File(path, before) => write!(f, "file\t{}\t{before}", path.display()),
+            Self::Stopped(pid, started) => write!(f, "stop\t{pid}\t{started}"),
+            Self::Goes(pid) => write!(f, "goes\t{pid}"),
+            Self::Hears => f.write_str("hears"),
         }
     }
+}
 
-    fn parse(line: &str) -> Option<Self> {
+/// A line that is no word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoWord;
+
+impl FromStr for Word {
+    type Err = NoWord;
+
+    fn from_str(line: &str) -> Result<Self, NoWord> {
         let words: Vec<&str> = line.split('\t').collect();
-        Some(match words.as_slice() {
+        let pid = |text: &str| text.parse().map_err(|_| NoWord);
+        Ok(match words.as_slice() {
             ["held", path] => Self::Held(path.into()),
             ["file", path, before] => Self::File(path.into(), (*before).to_owned()),
-            ["stop", pid, started] => Self::Stopped(pid.parse().ok()?, started.parse().ok()?),
-            ["goes", pid] => Self::Goes(pid.parse().ok()?),
+            ["stop", number, started] => {
+                Self::Stopped(pid(number)?, started.parse().map_err(|_| NoWord)?)
+            }
+            ["goes", number] => Self::Goes(pid(number)?),
             ["hears"] => Self::Hears,
-            _ => return None,
+            _ => return Err(NoWord),
         })
     }
 }
 
-impl Undo {
+impl guard::Undo for Undo {
+    type Word = Word;
+
     fn hear(&mut self, word: Word) {
         match word {
             Word::Held(path) => {
@@ -92,17 +105,16 @@ impl Undo {
         }
     }
 
-    fn words(&self) -> impl Iterator<Item = Word> {
+    fn words(&self) -> Vec<Word> {
         let held = self.held.iter().cloned().map(Word::Held);
         let files = self.files.iter();
         let files = files.map(|(path, before)| Word::File(path.clone(), before.clone()));
         let stopped = self.stopped.iter();
         let stopped = stopped.map(|(pid, started)| Word::Stopped(*pid, *started));
         let hears = self.hears.then_some(Word::Hears);
-        held.chain(files).chain(stopped).chain(hears)
+        held.chain(files).chain(stopped).chain(hears).collect()
     }
 
-    /// Undoes it. What is gone needs nothing.
     fn undo(&self) {
         // All run again before any is tidied up.
         self.held.iter().for_each(|path| stopper::thaw(path));
@@ -141,100 +153,54 @@ pub fn stand() -> anyhow::Result<()> {
     wake::ends()
         .thread_block()
         .context("cannot block signals")?;
-    guard(io::stdin().lock());
+    guard::<Undo>(io::stdin().lock());
     Ok(())
-}
-
-/// The guard's work.
-fn guard(told: impl BufRead) {
-    let mut undo = Undo::default();
-    for line in told.lines() {
-        let Ok(line) = line else { break };
-        if let Some(word) = Word::parse(&line) {
-            undo.hear(word);
-        }
-    }
-    undo.undo();
 }
 
 /// A guard, from the agent's side. Dropping it has it undo everything, and waits
 /// until it has.
 #[derive(Debug)]
-pub struct Guard {
-    child: Child,
-    tell: Option<ChildStdin>,
-    undo: Undo,
-    lock: File,
-}
+pub struct Guard(guard::Guard<Undo>);
 
 impl Guard {
     /// Starts one, which holds a lock until it has undone everything.
     pub fn start(lock: File) -> io::Result<Self> {
-        let (child, tell) = spawn(&lock)?;
-        Ok(Self {
-            child,
-            tell: Some(tell),
-            undo: Undo::default(),
-            lock,
-        })
+        let program = Program {
+            path: "/proc/self/exe".into(),
+            arguments: vec!["guard".to_owned()],
+            holds: Some(Arc::new(lock)),
+            // What ends a terminal's group of processes is not to end it.
+            processes: Processes::Own,
+        };
+        guard::Guard::start(program).map(Self)
     }
 
     /// Tells it what is about to be done: an error means it must not be.
     pub fn tell(&mut self, word: Word) -> io::Result<()> {
-        self.undo.hear(word.clone());
-        self.say(&word)
+        self.0.tell(word)
     }
 
     /// Looks whether it lives, and starts another if not.
     pub fn check(&mut self) -> io::Result<()> {
-        if self.child.try_wait()?.is_none() {
-            return Ok(());
+        match self.0.alive()? {
+            Alive::Yes => Ok(()),
+            Alive::No => {
+                eprintln!("forkyard-friendly: the guard died; another takes its place");
+                self.0.replace()
+            }
         }
-        eprintln!("forkyard-friendly: the guard died; another takes its place");
-        let (child, tell) = spawn(&self.lock)?;
-        self.child = child;
-        self.tell = Some(tell);
-        let words: Vec<Word> = self.undo.words().collect();
-        words.iter().try_for_each(|word| self.say(word))
     }
 
     /// Returns its process id.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.0.pid()
     }
-
-    fn say(&mut self, word: &Word) -> io::Result<()> {
-        let tell = self.tell.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
-        writeln!(tell, "{}", word.line())
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        self.tell = None;
-        let ended = self.child.wait();
-        if !ended.is_ok_and(|status| status.success()) {
-            self.undo.undo();
-        }
-    }
-}
-
-fn spawn(lock: &File) -> io::Result<(Child, ChildStdin)> {
-    let mut child = Command::new("/proc/self/exe")
-        .arg("guard")
-        .stdin(Stdio::piped())
-        // Where it says nothing: it has the lock for as long as it lives.
-        .stdout(Stdio::from(lock.try_clone()?))
-        // What ends a terminal's group of processes is not to end it.
-        .process_group(0)
-        .spawn()?;
-    let tell = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
-    Ok((child, tell))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::process::Command;
 
     #[test]
     fn words_are_understood_as_they_were_said() {
@@ -245,10 +211,10 @@ mod tests {
             Word::Goes(7),
             Word::Hears,
         ] {
-            assert_eq!(Word::parse(&word.line()), Some(word));
+            assert_eq!(word.to_string().parse(), Ok(word));
         }
-        assert_eq!(Word::parse("stop\tx\t1"), None);
-        assert_eq!(Word::parse(""), None);
+        assert_eq!("stop\tx\t1".parse::<Word>(), Err(NoWord));
+        assert_eq!("".parse::<Word>(), Err(NoWord));
     }
 
     #[test]
@@ -257,7 +223,7 @@ mod tests {
         let file = dir.path().join("limit");
         fs::write(&file, "3").expect("written");
         let told = format!("file\t{0}\tmax\nfile\t{0}\t9\nrubbish\n", file.display());
-        guard(told.as_bytes());
+        guard::<Undo>(told.as_bytes());
         assert_eq!(fs::read_to_string(&file).expect("read"), "max");
     }
 
@@ -271,9 +237,9 @@ mod tests {
             std::thread::yield_now();
         }
         let started = tasks::started(pid).expect("alive");
-        guard(format!("stop\t{pid}\t{}\n", started + 1).as_bytes());
+        guard::<Undo>(format!("stop\t{pid}\t{}\n", started + 1).as_bytes());
         assert_eq!(state(), Some('T'), "it is another process");
-        guard(format!("stop\t{pid}\t{started}\n").as_bytes());
+        guard::<Undo>(format!("stop\t{pid}\t{started}\n").as_bytes());
         while state() == Some('T') {
             std::thread::yield_now();
         }

@@ -11,6 +11,7 @@ use crate::{
     tasks::{self, Looks, Task, TaskId},
 };
 use anyhow::Context;
+use forkyard_freezer::Frozen;
 use forkyard_friendly::Unit;
 use nix::sys::signal::{Signal, kill};
 use std::{
@@ -18,6 +19,7 @@ use std::{
     fs::{self, File},
     io::{self, Write},
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 /// Name of the group that is kept frozen.
@@ -26,6 +28,8 @@ const HELD: &str = "forkyard-friendly";
 const COMMAND: &str = "command-";
 /// Trials to make the frozen group while commands begin.
 const TRIES: u32 = 20;
+/// Time that is waited for the threads in a group to end.
+const PATIENCE: Duration = Duration::from_secs(1);
 
 /// By what threads are stopped.
 #[derive(Debug)]
@@ -113,7 +117,8 @@ impl Stopper {
             guard
                 .tell(Word::Held(held.clone()))
                 .context("cannot tell the guard")?;
-            let made = make_over(&held, &free, version).and_then(|()| open(&held, &free, version));
+            let made =
+                make_over(&held, &free, version).and_then(|()| Ok(open(&held, &free, version)?));
             match made {
                 Ok(hold) => {
                     // Where the kernel will not, they stand still a little later.
@@ -128,7 +133,7 @@ impl Stopper {
                 }
                 Err(error) => {
                     eprintln!(
-                        "forkyard-friendly: {} cannot be used: {error}",
+                        "forkyard-friendly: {} cannot be used: {error:#}",
                         held.display()
                     );
                     release(&held);
@@ -198,11 +203,11 @@ impl Stopper {
                 version,
                 ..
             } => {
-                let outside = list(free.join(threads(*version)))?;
-                self.inside = list(held.join(threads(*version)))?;
+                let outside = list(free.join(version.threads()))?;
+                self.inside = list(held.join(version.threads()))?;
                 outside
             }
-            Means::Signals => list(self.group.path.join(threads(self.group.version)))?,
+            Means::Signals => list(self.group.path.join(self.group.version.threads()))?,
         };
         numbers.extend(&self.inside);
         // One that is being moved may be listed twice.
@@ -289,7 +294,7 @@ impl Stopper {
 /// Opens the lists of threads in the frozen group, and of those outside.
 fn open(held: &Path, free: &Path, version: Version) -> io::Result<Hold> {
     let [held, free] = [held, free].map(|group| {
-        let file = group.join(threads(version));
+        let file = group.join(version.threads());
         File::options().write(true).open(file)
     });
     Ok(Hold::of(held?, free?))
@@ -297,7 +302,7 @@ fn open(held: &Path, free: &Path, version: Version) -> io::Result<Hold> {
 
 /// Makes the frozen group, once the groups of single commands below are empty: the kernel lets no group
 /// have threads of its own and processes below. A command that begins meanwhile makes another.
-fn make_over(held: &Path, free: &Path, version: Version) -> io::Result<()> {
+fn make_over(held: &Path, free: &Path, version: Version) -> anyhow::Result<()> {
     let mut made = Ok(());
     for _ in 0..TRIES {
         if version == Version::V2 {
@@ -310,6 +315,12 @@ fn make_over(held: &Path, free: &Path, version: Version) -> io::Result<()> {
         let _ = fs::remove_dir(held);
     }
     made
+}
+
+fn make(held: &Path, version: Version) -> anyhow::Result<()> {
+    let mut group = forkyard_freezer::Group::make(held.to_owned(), version)?;
+    let frozen = group.set(Frozen::Yes);
+    frozen.with_context(|| format!("cannot freeze {}", held.display()))
 }
 
 /// Moves processes of the groups that Forkyard's agent makes for single commands into the group
@@ -327,17 +338,6 @@ fn take_in_commands(group: &Path) -> io::Result<()> {
     Ok(())
 }
 
-fn make(held: &Path, version: Version) -> io::Result<()> {
-    fs::create_dir(held)?;
-    match version {
-        Version::V2 => {
-            fs::write(held.join("cgroup.type"), "threaded")?;
-            fs::write(held.join("cgroup.freeze"), "1")
-        }
-        Version::V1 => fs::write(held.join("freezer.state"), "FROZEN"),
-    }
-}
-
 /// Puts stopped threads last in the order of reclaim: a thread that is stopped in the middle
 /// of a system call finishes it first, and may have a megabyte read back for it. Dozens that
 /// were woken at one moment would take all the CPU time for that, and the host's disk; so the
@@ -353,14 +353,6 @@ fn put_last(held: &Path, free: &Path, version: Version, guard: &mut Guard) -> io
         fs::write(&control, "+cpu")?;
     }
     fs::write(held.join("cpu.weight"), "1")
-}
-
-/// The file that lists a group's threads.
-fn threads(version: Version) -> &'static str {
-    match version {
-        Version::V2 => "cgroup.threads",
-        Version::V1 => "tasks",
-    }
 }
 
 fn move_process(group: &Path, id: TaskId) -> io::Result<()> {
@@ -386,48 +378,17 @@ fn signal(id: TaskId, signal: Signal) -> io::Result<()> {
 
 /// Lets go of all threads in a group.
 pub fn thaw(path: &Path) {
-    for (name, word) in [("cgroup.freeze", "0"), ("freezer.state", "THAWED")] {
-        let file = path.join(name);
-        if file.exists()
-            && let Err(error) = fs::write(&file, word)
-        {
-            eprintln!(
-                "forkyard-friendly: {} is not thawed: {error}",
-                file.display()
-            );
-        }
+    if let Err(error) = forkyard_freezer::thaw(path) {
+        let why = &error.source;
+        eprintln!("forkyard-friendly: {error}: {why}");
     }
 }
 
 /// Lets go of all threads in a group, puts them back to the group above, and
 /// removes it. Of one that is not there, nothing.
 pub fn release(path: &Path) {
-    let version = match path.join("cgroup.type").exists() {
-        true => Version::V2,
-        false => Version::V1,
-    };
-    thaw(path);
-    let above = path.parent().unwrap_or(path).join(threads(version));
-    // Threads that are born while others are moved are in neither list.
-    for _ in 0..100 {
-        let inside = fs::read_to_string(path.join(threads(version))).unwrap_or_default();
-        for number in inside.lines() {
-            // A thread that has just ended is in no group.
-            let _ = fs::write(&above, number);
-        }
-        match fs::remove_dir(path) {
-            Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                std::thread::sleep(std::time::Duration::from_millis(10));
-            }
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                eprintln!("forkyard-friendly: {} is left: {error}", path.display());
-                return;
-            }
-            _ => return,
-        }
+    if let Err(error) = forkyard_freezer::release(path, PATIENCE) {
+        let why = &error.source;
+        eprintln!("forkyard-friendly: {error}: {why}");
     }
-    eprintln!(
-        "forkyard-friendly: {} is left: a process stays in it",
-        path.display()
-    );
 }

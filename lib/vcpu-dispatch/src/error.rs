@@ -1,5 +1,6 @@
 //! Reasons why the dispatcher could not do something.
 
+use forkyard_freezer::FreezerError;
 use forkyard_sched::{PolicyError, Refused};
 use std::{io, path::PathBuf};
 
@@ -17,6 +18,9 @@ pub enum DispatchError {
         /// Error of the host.
         source: io::Error,
     },
+    /// The host refused a control group.
+    #[error(transparent)]
+    Freezer(#[from] FreezerError),
     /// No process has this number.
     #[error("there is no process {0}")]
     NoProcess(u32),
@@ -114,6 +118,7 @@ impl DispatchError {
             | Self::NoFreezer
             | Self::Unknown(_) => Blame::Request,
             Self::Host { .. }
+            | Self::Freezer(_)
             | Self::NotBuilt
             | Self::NoSchedExt
             | Self::Taken(_)

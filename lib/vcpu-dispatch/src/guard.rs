@@ -5,23 +5,22 @@
 //!      X (killed)      end of file --> thaws, removes groups, puts threads back
 //! ```
 //!
-//! The guard is a process of its own that does nothing but read a pipe. The
-//! kernel closes the pipe when the dispatcher dies, however it dies, so the guard
-//! knows at once without asking. Should the guard die first, the dispatcher
-//! notices at its next write or look, thaws, and starts another. Should both die
+//! The pipe and the process are those of [`forkyard_freezer::guard`]. Should the guard die
+//! first, the dispatcher thaws everything before it starts another. Should both die
 //! in between, threads may stay frozen; the next scheduler of the VM frees them.
 
 use crate::{freezer, place};
+use forkyard_freezer::guard::{self, Alive, Undo};
 use forkyard_sys_host::sched::Class;
 use std::{
     collections::{BTreeMap, BTreeSet},
     fmt::{self, Display},
-    fs::File,
-    io::{self, BufRead, Write},
+    io,
     path::{Path, PathBuf},
-    process::{Child, ChildStdin, Command, Stdio},
-    sync::Arc,
+    str::FromStr,
 };
+
+pub use forkyard_freezer::guard::{Processes, Program};
 
 /// Leaves the terminal, for the main of a guard's process: what ends the processes that
 /// belong to a terminal is not to end it. Nor is the kernel to hang it up when the
@@ -65,70 +64,113 @@ impl Before {
     }
 }
 
-/// Does a guard's work until `told` ends: for the main of its process.
-pub fn guard(told: impl BufRead) {
-    let mut groups = BTreeSet::new();
-    let mut threads: BTreeMap<u32, Before> = BTreeMap::new();
-    for line in told.lines() {
-        let Ok(line) = line else { break };
-        match line.split_at_checked(2) {
-            Some(("+ ", path)) => {
-                groups.insert(PathBuf::from(path));
-            }
-            Some(("- ", path)) => {
-                groups.remove(Path::new(path));
-            }
-            Some(("= ", thread)) => {
-                if let Some((tid, before)) = thread.split_once(' ')
-                    && let (Ok(tid), Some(before)) = (tid.parse(), Before::parse(before))
-                {
-                    threads.insert(tid, before);
-                }
-            }
-            Some(("/ ", tid)) => {
-                if let Ok(tid) = tid.parse() {
-                    threads.remove(&tid);
-                }
-            }
-            Some(_) | None => {}
+/// One thing that a guard is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// This group is to be let go.
+    Group(PathBuf),
+    /// This group is no more.
+    NoGroup(PathBuf),
+    /// This thread was as it says before.
+    Thread(u32, Before),
+    /// This thread is as it was before, or gone.
+    NoThread(u32),
+}
+
+impl Display for Word {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Group(path) => write!(f, "+ {}", path.display()),
+            Self::NoGroup(path) => write!(f, "- {}", path.display()),
+            Self::Thread(tid, before) => write!(f, "= {tid} {before}"),
+            Self::NoThread(tid) => write!(f, "/ {tid}"),
         }
-    }
-    // All run again before any is tidied up. Those within others have the longer names.
-    groups.iter().for_each(|path| freezer::thaw(path));
-    { groups.iter().rev() }.for_each(|path| freezer::release(path));
-    for (tid, before) in threads {
-        before.restore(tid);
     }
 }
 
-/// Command that starts a guard.
-#[derive(Clone, Debug)]
-pub struct Program {
-    /// The program.
-    pub path: PathBuf,
-    /// Arguments that make it a guard.
-    pub arguments: Vec<String>,
-    /// A file it holds open while it runs: a process that locked it, locked it for
-    /// the guard too, so that the next dispatcher can wait for both.
-    pub holds: Option<Arc<File>>,
+/// A line that is no word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NoWord;
+
+impl FromStr for Word {
+    type Err = NoWord;
+
+    fn from_str(line: &str) -> Result<Self, NoWord> {
+        let number = |text: &str| text.parse().map_err(|_| NoWord);
+        match line.split_at_checked(2) {
+            Some(("+ ", path)) => Ok(Self::Group(path.into())),
+            Some(("- ", path)) => Ok(Self::NoGroup(path.into())),
+            Some(("= ", thread)) => {
+                let (tid, before) = thread.split_once(' ').ok_or(NoWord)?;
+                let before = Before::parse(before).ok_or(NoWord)?;
+                Ok(Self::Thread(number(tid)?, before))
+            }
+            Some(("/ ", tid)) => Ok(Self::NoThread(number(tid)?)),
+            Some(_) | None => Err(NoWord),
+        }
+    }
+}
+
+/// Groups and threads that were changed.
+#[derive(Clone, Debug, Default)]
+pub struct Changed {
+    groups: BTreeSet<PathBuf>,
+    threads: BTreeMap<u32, Before>,
+}
+
+impl Changed {
+    fn thaw(&self) {
+        self.groups.iter().for_each(|path| freezer::thaw(path));
+    }
+}
+
+impl Undo for Changed {
+    type Word = Word;
+
+    fn hear(&mut self, word: Word) {
+        match word {
+            Word::Group(path) => {
+                self.groups.insert(path);
+            }
+            Word::NoGroup(path) => {
+                self.groups.remove(&path);
+            }
+            Word::Thread(tid, before) => {
+                self.threads.insert(tid, before);
+            }
+            Word::NoThread(tid) => {
+                self.threads.remove(&tid);
+            }
+        }
+    }
+
+    fn words(&self) -> Vec<Word> {
+        let groups = self.groups.iter().cloned().map(Word::Group);
+        let threads = self.threads.iter();
+        let threads = threads.map(|(tid, before)| Word::Thread(*tid, before.clone()));
+        groups.chain(threads).collect()
+    }
+
+    fn undo(&self) {
+        // All run again before any is tidied up. Those within others have the longer names.
+        self.thaw();
+        { self.groups.iter().rev() }.for_each(|path| freezer::release(path));
+        for (&tid, before) in &self.threads {
+            before.restore(tid);
+        }
+    }
 }
 
 /// A guard, from the dispatcher's side. Dropping it ends it, and it lets go of
 /// whatever it still knows.
 #[derive(Debug)]
-pub struct Guard {
-    program: Program,
-    child: Child,
-    tell: Option<ChildStdin>,
-    groups: BTreeSet<PathBuf>,
-    threads: BTreeMap<u32, Before>,
-}
+pub struct Guard(guard::Guard<Changed>);
 
-/// State of the guard: alive, or replaced.
+/// Outcome of a look at the guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Alive {
+pub enum Look {
     /// The guard lives.
-    Yes,
+    Lives,
     /// Another has taken its place; everything is thawed by now or will be.
     Replaced,
 }
@@ -136,96 +178,53 @@ pub enum Alive {
 impl Guard {
     /// Starts one.
     pub fn start(program: Program) -> io::Result<Self> {
-        let (child, tell) = spawn(&program)?;
-        Ok(Self {
-            program,
-            child,
-            tell: Some(tell),
-            groups: BTreeSet::new(),
-            threads: BTreeMap::new(),
-        })
+        guard::Guard::start(program).map(Self)
     }
 
     /// A group it is to let go.
     pub fn add(&mut self, group: &Path) -> io::Result<()> {
-        self.groups.insert(group.to_owned());
-        self.say("+", &group.display())
+        self.0.tell(Word::Group(group.to_owned()))
     }
 
     /// A group that is no more.
     pub fn remove(&mut self, group: &Path) -> io::Result<()> {
-        self.groups.remove(group);
-        self.say("-", &group.display())
+        self.0.tell(Word::NoGroup(group.to_owned()))
     }
 
     /// Looks whether it lives. If not, thaws everything it was told of, and starts
     /// another.
-    pub fn check(&mut self) -> io::Result<Alive> {
-        if self.child.try_wait()?.is_none() {
-            return Ok(Alive::Yes);
+    pub fn check(&mut self) -> io::Result<Look> {
+        match self.0.alive()? {
+            Alive::Yes => Ok(Look::Lives),
+            Alive::No => {
+                // No thread is frozen without a guard for longer than it takes to see it.
+                self.0.undo().thaw();
+                self.0.replace()?;
+                Ok(Look::Replaced)
+            }
         }
-        // No thread is frozen without a guard for longer than it takes to see it.
-        self.groups.iter().for_each(|path| freezer::thaw(path));
-        let (child, tell) = spawn(&self.program)?;
-        self.child = child;
-        self.tell = Some(tell);
-        for group in self.groups.clone() {
-            self.say("+", &group.display())?;
-        }
-        for (tid, before) in self.threads.clone() {
-            self.say("=", &format_args!("{tid} {before}"))?;
-        }
-        Ok(Alive::Replaced)
     }
 
     /// Returns the process id.
     pub fn pid(&self) -> u32 {
-        self.child.id()
+        self.0.pid()
     }
 
     /// A thread that is about to be pinned or told, and how it was before.
     pub fn changes(&mut self, tid: u32, before: &Before) -> io::Result<()> {
-        self.threads.insert(tid, before.clone());
-        self.say("=", &format_args!("{tid} {before}"))
+        self.0.tell(Word::Thread(tid, before.clone()))
     }
 
     /// A thread that is as it was before, or gone.
     pub fn is_as_before(&mut self, tid: u32) -> io::Result<()> {
-        self.threads.remove(&tid);
-        self.say("/", &tid)
+        self.0.tell(Word::NoThread(tid))
     }
-
-    fn say(&mut self, what: &str, of: &dyn Display) -> io::Result<()> {
-        let tell = self.tell.as_mut().ok_or(io::ErrorKind::BrokenPipe)?;
-        writeln!(tell, "{what} {of}")
-    }
-}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        self.tell = None;
-        let _ = self.child.wait();
-    }
-}
-
-fn spawn(program: &Program) -> io::Result<(Child, ChildStdin)> {
-    let holds = match &program.holds {
-        Some(file) => file.try_clone()?.into(),
-        None => Stdio::null(),
-    };
-    let mut child = Command::new(&program.path)
-        .args(&program.arguments)
-        .stdin(Stdio::piped())
-        // It prints nothing: this is how it comes to hold a file.
-        .stdout(holds)
-        .spawn()?;
-    let tell = child.stdin.take().ok_or(io::ErrorKind::BrokenPipe)?;
-    Ok((child, tell))
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use forkyard_freezer::guard::guard;
 
     #[test]
     fn what_a_guard_is_told_of_a_thread_is_what_it_reads() {
@@ -241,6 +240,25 @@ mod tests {
     }
 
     #[test]
+    fn words_are_understood_as_they_were_said() {
+        let before = Before {
+            cpus: vec![1],
+            nice: 0,
+        };
+        for word in [
+            Word::Group("/sys/fs/cgroup/a b".into()),
+            Word::NoGroup("/sys/fs/cgroup/a".into()),
+            Word::Thread(7, before),
+            Word::NoThread(7),
+        ] {
+            assert_eq!(word.to_string().parse(), Ok(word));
+        }
+        for wrong in ["", "+", "= 7", "/ x", "? nothing"] {
+            assert_eq!(wrong.parse::<Word>(), Err(NoWord), "{wrong}");
+        }
+    }
+
+    #[test]
     fn a_guard_puts_back_what_it_was_told_of_and_not_undone() {
         let thread = std::thread::spawn(|| {
             let tid = nix::unistd::gettid();
@@ -249,9 +267,9 @@ mod tests {
             place::pin(0, &[last]).expect("pinned");
             let nowhere = "= 4294967295 0 0\n? nothing\n";
             let before = Before { cpus: all, nice: 3 };
-            guard(format!("{nowhere}= {tid} {before}\n/ {tid}\n").as_bytes());
+            guard::<Changed>(format!("{nowhere}= {tid} {before}\n/ {tid}\n").as_bytes());
             assert_eq!(place::allowed(0).expect("asked"), [last]);
-            guard(format!("{nowhere}= {tid} {before}\n").as_bytes());
+            guard::<Changed>(format!("{nowhere}= {tid} {before}\n").as_bytes());
             assert_eq!(place::allowed(0).expect("asked"), before.cpus);
         });
         thread.join().expect("no panic");

@@ -3,7 +3,7 @@
 use super::{Dispatcher, vm::Vcpu};
 use crate::{
     freezer::Frozen,
-    guard::Alive,
+    guard::Look,
     mechanism::{Mechanism, Turn},
     protocol::Level,
 };
@@ -20,7 +20,7 @@ impl Dispatcher {
 
     /// Begins anew with another guard, should that have died.
     pub(super) fn replace_guard(&mut self) {
-        if let Ok(Alive::Yes) = self.hands.guard.check() {
+        if let Ok(Look::Lives) = self.hands.guard.check() {
             return;
         }
         // The new one knows the old groups; until that is sure, none is frozen.
