@@ -8,7 +8,7 @@ use std::error::Error;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ErrorKind {
-    /// The request makes no sense as it stands.
+    /// The request makes no sense as it stands. Never a fault of the host.
     Invalid,
     /// No such VM, image or ticket.
     NotFound,
@@ -20,7 +20,7 @@ pub enum ErrorKind {
     Guest,
     /// The operation took longer than allowed.
     Timeout,
-    /// The host failed: QEMU, kernel, disk.
+    /// The host failed: QEMU, kernel, disk, its own records, or what another host answered.
     Host,
     /// No token came with the request, or one that does not hold (any more).
     Unauthorized,

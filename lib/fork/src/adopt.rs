@@ -240,8 +240,11 @@ impl Host {
     async fn adopt(&self, record: &VmRecord) -> Result<Arc<Vm>, HostError> {
         let network = self.network_of(record)?;
         let machine = record.machine.as_deref().unwrap_or_default();
-        let machine =
-            serde_json::from_str(machine).map_err(|e| HostError::Invalid(e.to_string()))?;
+        let machine = serde_json::from_str(machine).map_err(|error| {
+            HostError::Broken(format!(
+                "the record of its process cannot be parsed: {error}"
+            ))
+        })?;
         let machine = self.parts.engine.adopt(machine).await?;
         self.parts
             .network
@@ -304,7 +307,7 @@ impl Host {
     fn network_of(&self, record: &VmRecord) -> Result<forkyard_network::Subnet, HostError> {
         let family = self.parts.store.family(record.family)?;
         let number = family
-            .ok_or_else(|| HostError::Invalid("the family is not recorded".into()))?
+            .ok_or_else(|| HostError::Broken("its family is not on record".into()))?
             .number;
         Ok(network_of(number)?)
     }

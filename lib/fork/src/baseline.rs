@@ -59,9 +59,7 @@ impl Host {
         let answer = self.patiently(&*peer, peer.migration(asked)).await;
         match answer {
             Ok(PeerMigrated::Cpu(cpu)) => Ok(cpu),
-            Ok(_) => Err(HostError::Invalid(format!(
-                "{name} did not say which CPU its guests have"
-            ))),
+            Ok(_) => Err(crate::remote::untold(name, "which CPU its guests have")),
             Err(source) => Err(HostError::Peer {
                 peer: name.to_owned(),
                 source,

@@ -87,7 +87,7 @@ impl Host {
         let name = format!("{PASSING}{}", VmId::random());
         let name = name
             .parse()
-            .map_err(|_| HostError::Invalid(format!("{name} is no name")))?;
+            .map_err(|_| HostError::Broken(format!("{name} is no name")))?;
         let request = CheckpointRequest {
             name: Some(name),
             ..CheckpointRequest::default()

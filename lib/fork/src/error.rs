@@ -24,7 +24,9 @@ use forkyard_vmm::VmmError;
 use std::{
     io,
     path::{Path, PathBuf},
+    time::Duration,
 };
+use tokio::task::JoinError;
 
 /// Reason why a host could not do what it was asked.
 #[derive(Debug, thiserror::Error)]
@@ -33,6 +35,23 @@ pub enum HostError {
     /// The request makes no sense.
     #[error("{0}")]
     Invalid(String),
+    /// The host's own records or state are not as they should be.
+    #[error("{0}")]
+    Broken(String),
+    /// A state that passes, or that the asker can change, does not allow it.
+    #[error("{0}")]
+    Conflict(String),
+    /// Data of a VM that comes here stopped coming.
+    #[error(
+        "{what} did not come: the host that sends it broke off, or was silent for {} s",
+        silent.as_secs()
+    )]
+    NotCome {
+        /// Data.
+        what: String,
+        /// Longest silence.
+        silent: Duration,
+    },
     /// No guest of the family took such a checkpoint, or it was dropped.
     #[error("this family's guests have no checkpoint {id}")]
     NoSuchCheckpoint {
@@ -283,6 +302,7 @@ impl From<PartsError> for HostError {
     fn from(error: PartsError) -> Self {
         match error {
             PartsError::Invalid(text) => Self::Invalid(text),
+            PartsError::Broken(text) => Self::Broken(text),
             PartsError::Vm(error) => Self::Vm(error),
             PartsError::Vmm(error) => Self::Vmm(error),
             PartsError::Store(error) => Self::Store(error),
@@ -309,8 +329,8 @@ impl From<PartsError> for HostError {
 
 impl From<VolumeError> for HostError {
     fn from(error: VolumeError) -> Self {
-        if let VolumeError::Invalid(text) = error {
-            Self::Invalid(text)
+        if let VolumeError::Broken(text) = error {
+            Self::Broken(text)
         } else if let VolumeError::Parts(error) = error {
             error.into()
         } else {
@@ -322,13 +342,14 @@ impl From<VolumeError> for HostError {
 impl From<SnapshotError> for HostError {
     fn from(error: SnapshotError) -> Self {
         match error {
-            SnapshotError::Invalid(text) => Self::Invalid(text),
+            SnapshotError::Broken(text) => Self::Broken(text),
             SnapshotError::Parts(error) => error.into(),
             SnapshotError::Volume(error) => error.into(),
             SnapshotError::Link(error) => Self::Link(error),
             SnapshotError::Capture(error) => Self::Capture(error),
             other @ (SnapshotError::NotNoted
             | SnapshotError::OtherAgent { .. }
+            | SnapshotError::IsHere { .. }
             | SnapshotError::Damaged { .. }) => Self::Snapshot(other),
         }
     }
@@ -338,6 +359,14 @@ impl HostError {
     pub(crate) fn io(what: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Self {
         let path = path.to_owned();
         move |source| Self::Io { what, path, source }
+    }
+
+    /// The task that was to do something ended without a result: the daemon ends, or it panicked.
+    pub(crate) fn given_up(what: &str, error: &JoinError) -> Self {
+        match error.is_cancelled() {
+            true => Self::Closing,
+            false => Self::Broken(format!("{what}: its task failed")),
+        }
     }
 
     /// As the API tells it: the whole chain of causes in one line, and what
@@ -363,7 +392,8 @@ impl HostError {
             | Self::Unsettled { source, .. }
             | Self::Number(source)
             | Self::Room(source) => source.kind,
-            Self::Lost { .. }
+            Self::Conflict(_)
+            | Self::Lost { .. }
             | Self::Elsewhere { .. }
             | Self::CannotMove { .. }
             | Self::NotConverging { .. }
@@ -384,13 +414,14 @@ impl HostError {
             Self::Store(error) => records_kind(error),
             Self::Quota(_) | Self::Bound(_) => ErrorKind::Exhausted,
             Self::Identity { .. } | Self::Boot { .. } | Self::NoWayOut { .. } => ErrorKind::Guest,
-            Self::NotSynced { .. } => ErrorKind::Timeout,
+            Self::NotSynced { .. } | Self::NotCome { .. } => ErrorKind::Timeout,
             Self::Link(error) => link_kind(error),
             Self::Vmm(error) => engine_kind(error),
             Self::Pager(error) if error.is_timeout() => ErrorKind::Timeout,
             Self::Network(error) if error.is_conflict() => ErrorKind::Conflict,
             Self::Network(error) if error.is_invalid() => ErrorKind::Invalid,
-            Self::Pager(_)
+            Self::Broken(_)
+            | Self::Pager(_)
             | Self::Capture(_)
             | Self::Image(_)
             | Self::Disk(_)
@@ -422,6 +453,52 @@ mod tests {
             assert!(error.is_io(io::ErrorKind::StorageFull), "{error:?}");
             assert_eq!(error.to_api(), met[0].to_api());
         }
+    }
+
+    #[test]
+    fn faults_of_the_host_itself_are_not_the_askers_whichever_layer_met_them() {
+        let text = || "the record cannot be parsed".to_owned();
+        let met = [
+            HostError::Broken(text()),
+            PartsError::Broken(text()).into(),
+            VolumeError::Broken(text()).into(),
+            VolumeError::from(PartsError::Broken(text())).into(),
+            SnapshotError::Broken(text()).into(),
+            SnapshotError::from(VolumeError::Broken(text())).into(),
+        ];
+        for error in &met {
+            assert_eq!(error.kind(), ErrorKind::Host, "{error:?}");
+            assert_eq!(error.to_api(), met[0].to_api());
+        }
+        let hint = met[0].to_api().hint.unwrap_or_default();
+        assert!(hint.contains("forkyard doctor"), "{hint}");
+        let kinds = [
+            VolumeError::Broken(text()).kind(),
+            SnapshotError::Broken(text()).kind(),
+        ];
+        assert_eq!(kinds, [ErrorKind::Host; 2]);
+    }
+
+    #[test]
+    fn a_state_that_passes_is_a_conflict_and_silence_a_timeout() {
+        let given_up = HostError::Conflict("the migration was given up".into());
+        assert_eq!(given_up.kind(), ErrorKind::Conflict);
+        let here = SnapshotError::IsHere { id: VmId::random() };
+        assert_eq!(HostError::from(here).kind(), ErrorKind::Conflict);
+        let silent = HostError::NotCome {
+            what: "a snapshot".into(),
+            silent: Duration::from_secs(30),
+        };
+        assert_eq!(silent.kind(), ErrorKind::Timeout);
+    }
+
+    #[test]
+    fn another_hosts_nonsense_is_told_under_its_name_and_is_not_the_askers() {
+        let told = crate::remote::untold("b", "that it goes on").to_api();
+        assert_eq!(told.kind, ErrorKind::Host);
+        assert_eq!(told.message, "host b: it did not say that it goes on");
+        let hint = told.hint.unwrap_or_default();
+        assert!(hint.contains("one version"), "{hint}");
     }
 
     #[test]

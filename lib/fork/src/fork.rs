@@ -112,7 +112,7 @@ impl Host {
             // It was never begun: the work has ended, and says why.
             Err(_) => match work.await {
                 Ok(refused) => refused.map(|()| ForkStarted { fork }),
-                Err(_) => Err(HostError::Invalid("the fork was given up".into())),
+                Err(error) => Err(HostError::given_up("the VM was not forked", &error)),
             },
         }
     }
@@ -264,7 +264,7 @@ impl Host {
         if generation.shells.is_empty() && !wanted.is_empty() {
             self.snapshots.discard(parent, generation).await;
             return Err(failed.pop().map_or_else(
-                || HostError::Invalid("no clone was wanted".into()),
+                || HostError::Broken("no shell was made for any clone".into()),
                 HostError::from,
             ));
         }

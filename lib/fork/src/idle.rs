@@ -127,7 +127,7 @@ impl Host {
             });
             woken
                 .await
-                .map_err(|_| HostError::Invalid("it could not be woken: this is a bug".into()))??;
+                .map_err(|error| HostError::given_up("the VM could not be woken", &error))??;
         }
         Ok(in_use)
     }

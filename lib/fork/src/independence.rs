@@ -253,7 +253,7 @@ fn settled(slice: &Path) -> Result<(), HostError> {
         .map_err(HostError::io("write", slice))?;
     match forkyard_host::backing_of(slice).map_err(HostError::io("read", slice))? {
         None => Ok(()),
-        Some(over) => Err(HostError::Invalid(format!(
+        Some(over) => Err(HostError::Broken(format!(
             "{} lies over {} still",
             slice.display(),
             over.display()

@@ -88,9 +88,9 @@ impl Host {
             async move {
                 let made = match shell {
                     Some(shell) => self.bring_up(snapshot, shell, wanted, origin).await,
-                    None => {
-                        Err(lost.unwrap_or_else(|| HostError::Invalid("no shell was left".into())))
-                    }
+                    None => Err(lost.unwrap_or_else(|| {
+                        HostError::Broken("no shell was left for this clone".into())
+                    })),
                 };
                 origin.going.made(None, &made);
                 (wanted.number, made)

@@ -42,7 +42,7 @@ impl Host {
         // It is no clone: no limit applies.
         let mut place = self.families.quotas.take(family, 1, None, || 0)?;
         let members = self.take_members(family, &mut place)?;
-        let no_place = || HostError::Invalid("the family has no place left".into());
+        let no_place = || HostError::Broken("no place in the family was taken".into());
         Ok((members.into_iter().next().ok_or_else(no_place)?, place))
     }
 

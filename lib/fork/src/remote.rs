@@ -42,7 +42,7 @@ pub(crate) use hand_out::PeerRequests;
 pub(crate) use hosts::check as check_hosts;
 pub(crate) use incoming_images::{Hold, IncomingImages};
 pub(crate) use keys::draw;
-pub(crate) use remote_clones::{RemoteClones, late, order};
+pub(crate) use remote_clones::{RemoteClones, late, no_answer, order, untold};
 pub(crate) use sites::Sites;
 pub(crate) use take::{page_run, received, run, unpacked};
 

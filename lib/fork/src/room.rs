@@ -4,7 +4,7 @@
 //! alone, and this asks for it.
 
 use crate::{Host, HostError};
-use forkyard_types::{ApiError, VmView};
+use forkyard_types::{ApiError, ErrorKind, VmView};
 use forkyard_vm::Vm;
 use futures::future::BoxFuture;
 use std::fmt;
@@ -70,10 +70,14 @@ impl Host {
         let room = neighbours.room_at(vm.view(), places).await;
         let room = room.map_err(HostError::Room)?;
         match room.as_ref().map(|room| count(&room.places())) {
-            Some(granted) if granted < promised => Err(HostError::Invalid(format!(
-                "there is room for {granted} of the {promised} clones that were promised before \
-                 this host's daemon started anew"
-            ))),
+            Some(granted) if granted < promised => Err(HostError::Room(ApiError {
+                kind: ErrorKind::Exhausted,
+                message: format!(
+                    "there is some for {granted} of the {promised} that were promised before this \
+                     host's daemon started anew"
+                ),
+                hint: None,
+            })),
             Some(_) | None => Ok(room),
         }
     }

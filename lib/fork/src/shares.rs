@@ -35,7 +35,7 @@ impl Host {
         let now = crate::now();
         let mut secret = [0; SECRET];
         getrandom::fill(&mut secret).map_err(|error| {
-            HostError::Invalid(format!("the host has no random numbers: {error}"))
+            HostError::Broken(format!("the host has no random numbers: {error}"))
         })?;
         let secret = BASE64_URL_SAFE_NO_PAD.encode(secret);
         let id = ShareId::random();

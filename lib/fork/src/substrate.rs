@@ -147,8 +147,12 @@ struct Substrate {
 
 impl Substrate {
     fn read(record: SubstrateRecord) -> Result<Self, HostError> {
-        let entry = serde_json::from_str(&record.entry)
-            .map_err(|error| HostError::Invalid(format!("substrate {}: {error}", record.name)))?;
+        let entry = serde_json::from_str(&record.entry).map_err(|error| {
+            let name = &record.name;
+            HostError::Broken(format!(
+                "the record of substrate {name} cannot be parsed: {error}"
+            ))
+        })?;
         Ok(Self {
             name: record.name,
             entry,

@@ -411,7 +411,7 @@ impl Bases {
     pub fn name_of(&self, image: ImageId) -> Result<String, PartsError> {
         let known = self.disks()?.into_iter();
         let mut files = known.filter(|file| image_id(file) == image);
-        let unknown = || PartsError::Invalid(format!("page image {image} is no guest image"));
+        let unknown = || PartsError::Broken(format!("page image {image} is no guest image"));
         files.next().map(|file| file.name).ok_or_else(unknown)
     }
 
@@ -419,7 +419,7 @@ impl Bases {
     pub fn layer_of(&self, image: ImageId) -> Result<PathBuf, PartsError> {
         let known = self.disks()?.into_iter();
         let mut files = known.filter(|file| image_id(file) == image);
-        let unknown = || PartsError::Invalid(format!("page image {image} is no guest image"));
+        let unknown = || PartsError::Broken(format!("page image {image} is no guest image"));
         files
             .next()
             .map(|file| self.layer_path(&file))

@@ -14,12 +14,19 @@ use std::{
     path::{Path, PathBuf},
 };
 
+/// Advice to the user where the host's own records or state are not as they should be.
+pub const BROKEN: &str =
+    "the fault is the host's: the daemon's log says more, and `forkyard doctor` what can be mended";
+
 /// Reason why a part of a host could not do what it was asked.
 #[derive(Debug, thiserror::Error)]
 pub enum PartsError {
-    /// The request, or what is on record, makes no sense.
+    /// The request makes no sense.
     #[error("{0}")]
     Invalid(String),
+    /// The host's own records or state are not as they should be.
+    #[error("{0}")]
+    Broken(String),
     /// No recipe of that name.
     #[error("there is no image {name:?}")]
     NoSuchImage {
@@ -169,7 +176,8 @@ impl PartsError {
             Self::Pager(error) if error.is_timeout() => ErrorKind::Timeout,
             Self::Network(error) if error.is_conflict() => ErrorKind::Conflict,
             Self::Network(error) if error.is_invalid() => ErrorKind::Invalid,
-            Self::Import(_)
+            Self::Broken(_)
+            | Self::Import(_)
             | Self::PagerDidNotStart { .. }
             | Self::Build(_)
             | Self::Pager(_)
@@ -183,6 +191,7 @@ impl PartsError {
     /// Returns advice to the user.
     pub fn hint(&self) -> Option<&'static str> {
         Some(match self {
+            Self::Broken(_) => BROKEN,
             Self::NoSuchImage { .. } => "`forkyard image ls` lists the images",
             Self::RecipeOfThatName { .. } => "choose another name",
             Self::Import(ImportError::Taken { .. }) => {

@@ -24,7 +24,7 @@ mod slices;
 
 pub use bases::{Base, Bases};
 pub use blocking::blocking;
-pub use error::PartsError;
+pub use error::{BROKEN, PartsError};
 pub use folders::Folders;
 pub use full::{FULL, is_full};
 pub use options::{GuestBounds, Options, SettleFirst, UnknownOrder};
@@ -57,13 +57,12 @@ pub fn micros(time: Duration) -> u64 {
 /// Returns the network of a family, which follows from its number.
 pub fn network_of(number: FamilyNo) -> Result<Subnet, PartsError> {
     Subnet::of(number.0)
-        .ok_or_else(|| PartsError::Invalid(format!("family number {} has no network", number.0)))
+        .ok_or_else(|| PartsError::Broken(format!("family number {} has no network", number.0)))
 }
 
 /// Returns a value as the store keeps it.
 pub fn to_text(value: &impl serde::Serialize) -> Result<String, PartsError> {
-    serde_json::to_string(value)
-        .map_err(|e| PartsError::Invalid(format!("cannot be recorded: {e}")))
+    serde_json::to_string(value).map_err(|e| PartsError::Broken(format!("cannot be recorded: {e}")))
 }
 
 /// Returns the accelerator of a record. One that is unknown is the safe one.

@@ -169,7 +169,7 @@ impl Parts {
         let family = self.store.family(family)?;
         family
             .map(|family| gid(family.number))
-            .ok_or_else(|| PartsError::Invalid("the family is gone".into()))
+            .ok_or_else(|| PartsError::Broken("the VM's family is not on record".into()))
     }
 
     /// Makes the folders of a VM.

@@ -33,7 +33,7 @@ impl Parts {
         };
         let mut chain = vm.record().chain;
         let Some(place) = chain.iter().position(|slice| *slice == active) else {
-            return Err(PartsError::Invalid(format!(
+            return Err(PartsError::Broken(format!(
                 "{} writes to {}, which is none of its slices",
                 vm.name(),
                 active.display()

@@ -51,7 +51,7 @@ impl Homes for Nodes {
                 })
             });
             let wrong = |error: forkyard_types::InvalidId| ApiError {
-                kind: forkyard_types::ErrorKind::Invalid,
+                kind: forkyard_types::ErrorKind::Host,
                 message: error.to_string(),
                 hint: None,
             };

@@ -118,12 +118,12 @@ impl PeersFile {
     /// Reads the file, again only if its text has changed.
     fn read(&self) -> Result<MutexGuard<'_, Known>, ApiError> {
         let path = self.path.display();
-        let failed = |error: &dyn Error| invalid(format!("{path}: {error}"));
+        let failed = |error: &dyn Error| broken(format!("{path}: {error}"));
         let facts = fs::metadata(&self.path).map_err(|error| failed(&error))?;
         if facts.permissions().mode() & 0o077 != 0 {
             return Err(ApiError {
                 hint: Some(format!("`chmod 600 {path}`")),
-                ..invalid(format!("{path} holds tokens, and others may read it"))
+                ..broken(format!("{path} holds tokens, and others may read it"))
             });
         }
         let text = fs::read_to_string(&self.path).map_err(|error| failed(&error))?;
@@ -133,7 +133,7 @@ impl PeersFile {
         }
         let listing: Listing = toml::from_str(&text).map_err(|error| failed(&error))?;
         match listing.peer.contains_key(HERE) {
-            true => Err(invalid(format!(
+            true => Err(broken(format!(
                 "{path} names a peer {HERE:?}, which means the host itself"
             ))),
             false => {
@@ -176,10 +176,10 @@ impl Neighbours for PeersFile {
         let place = entry
             .url
             .parse::<Place>()
-            .map_err(|error| invalid(format!("peer {name}: {error}")))?;
+            .map_err(|error| broken(format!("peer {name}: {error}")))?;
         let trust = entry.trust.as_ref().map(|text| text.parse::<Trust>());
         let trust = trust.transpose();
-        let trust = trust.map_err(|error| invalid(format!("peer {name}: {error}")))?;
+        let trust = trust.map_err(|error| broken(format!("peer {name}: {error}")))?;
         let trust = trust.unwrap_or(Trust::System);
         let authorities = match &trust {
             // One that cannot be read is told of below.
@@ -313,6 +313,14 @@ fn invalid(message: String) -> ApiError {
         kind: ErrorKind::Invalid,
         message,
         hint: None,
+    }
+}
+
+/// The file of peers is not as it should be, which is not the asker's doing.
+fn broken(message: String) -> ApiError {
+    ApiError {
+        kind: ErrorKind::Host,
+        ..invalid(message)
     }
 }
 

@@ -35,7 +35,9 @@ impl Snapshots {
                 let discarded = self.parts.engine.discard(&machine).await;
                 discarded.map_err(SnapshotError::from)
             }
-            Err(error) => Err(SnapshotError::Invalid(error.to_string())),
+            Err(error) => Err(SnapshotError::Broken(format!(
+                "the record of its process cannot be parsed: {error}"
+            ))),
         };
         note(record, "process", discarded);
     }

@@ -8,7 +8,7 @@ use forkyard_image::ImageError;
 use forkyard_network::NetworkError;
 use forkyard_pager::PagerError;
 use forkyard_records::StoreError;
-use forkyard_types::{ErrorKind, VmName};
+use forkyard_types::{ErrorKind, VmId, VmName};
 use forkyard_vm::{VmError, link_kind};
 use forkyard_vmm::VmmError;
 use forkyard_volume_disks::VolumeError;
@@ -20,9 +20,15 @@ use std::{
 /// Reason why a snapshot could not be taken, kept, opened or brought to life.
 #[derive(Debug, thiserror::Error)]
 pub enum SnapshotError {
-    /// The request, or what is on record, makes no sense.
+    /// The host's own records or state are not as they should be.
     #[error("{0}")]
-    Invalid(String),
+    Broken(String),
+    /// A VM of this id is here.
+    #[error("a VM of id {id} is here already")]
+    IsHere {
+        /// The id.
+        id: VmId,
+    },
     /// A part of the host failed.
     #[error(transparent)]
     Parts(#[from] PartsError),
@@ -98,12 +104,11 @@ impl SnapshotError {
     /// Classifies the error for programs.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Invalid(_) => ErrorKind::Invalid,
             Self::Parts(error) => error.kind(),
             Self::Volume(error) => error.kind(),
             Self::Link(error) => link_kind(error),
-            Self::NotNoted | Self::OtherAgent { .. } => ErrorKind::Conflict,
-            Self::Capture(_) | Self::Damaged { .. } => ErrorKind::Host,
+            Self::NotNoted | Self::OtherAgent { .. } | Self::IsHere { .. } => ErrorKind::Conflict,
+            Self::Broken(_) | Self::Capture(_) | Self::Damaged { .. } => ErrorKind::Host,
         }
     }
 
@@ -119,7 +124,8 @@ impl SnapshotError {
             Self::Damaged { .. } => {
                 Some("put the file back, or remove the checkpoint by `forkyard rm`")
             }
-            Self::Invalid(_) | Self::Link(_) | Self::Capture(_) => None,
+            Self::Broken(_) => Some(forkyard_host::BROKEN),
+            Self::IsHere { .. } | Self::Link(_) | Self::Capture(_) => None,
         }
     }
 

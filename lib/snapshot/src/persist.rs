@@ -126,8 +126,8 @@ impl Snapshots {
     /// where it cannot be, that is the error, rather than of an engine that finds none. Cancel-safe.
     pub async fn open(&self, asleep: &Vm, record: &VmRecord) -> Result<Snapshot, SnapshotError> {
         let Some(image) = record.memory_image else {
-            return Err(SnapshotError::Invalid(format!(
-                "{} is incomplete",
+            return Err(SnapshotError::Broken(format!(
+                "the record of {} has no memory",
                 record.name
             )));
         };

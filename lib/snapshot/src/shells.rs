@@ -96,9 +96,9 @@ impl Snapshots {
         let (shells, mut failed) = self.make_shells(layout, template, places.len()).await;
         self.parts.remove_files(&[template.to_owned()]);
         if shells.is_empty() {
-            return Err(failed
-                .pop()
-                .unwrap_or_else(|| SnapshotError::Invalid("no clone was wanted".into())));
+            return Err(failed.pop().unwrap_or_else(|| {
+                SnapshotError::Broken("no shell was made for any clone".into())
+            }));
         }
         match self.admit(layout, &placed(&shells, places)).await {
             Ok(()) => Ok((shells, failed)),
@@ -118,9 +118,7 @@ impl Snapshots {
     ) -> Result<WarmShell, SnapshotError> {
         // Of two VMs of one id the second would be recorded as the first.
         if self.parts.store.vms()?.iter().any(|record| record.id == id) {
-            return Err(SnapshotError::Invalid(format!(
-                "a VM of id {id} is here already"
-            )));
+            return Err(SnapshotError::IsHere { id });
         }
         self.slice_over(&layout.disk, template).await?;
         let shell = self.shell_as(layout, template, id, |record| record).await;

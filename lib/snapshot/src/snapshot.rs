@@ -137,7 +137,7 @@ impl Disk {
                 path: folders.page_image(image),
                 format: Format::Raw,
             }),
-            (None, None) => Err(SnapshotError::Invalid("it has no disk".into())),
+            (None, None) => Err(SnapshotError::Broken("its record has no disk".into())),
         }
     }
 
@@ -270,5 +270,5 @@ impl Layout {
 fn placeholder(id: VmId) -> Result<VmName, SnapshotError> {
     id.as_str()
         .parse()
-        .map_err(|_| SnapshotError::Invalid(format!("{id} is no name")))
+        .map_err(|_| SnapshotError::Broken(format!("{id} is no name")))
 }

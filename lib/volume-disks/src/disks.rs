@@ -159,7 +159,7 @@ impl VolumeDisks {
                     DataRole::Shared { at } => (blockd.reader(at)?, true),
                     DataRole::Written { epoch: None, .. } | DataRole::Frozen { .. } => {
                         let text = format!("its data disk {} is not open", disk.name);
-                        return Err(VolumeError::Invalid(text));
+                        return Err(VolumeError::Broken(text));
                     }
                 };
                 Ok(DataDrive {
@@ -258,7 +258,7 @@ impl VolumeDisks {
                 Ok(RootDisk::Volume(disk))
             }
             Some(VolumeUse::Written { epoch: None, .. }) => {
-                Err(VolumeError::Invalid("its volume is not open".into()))
+                Err(VolumeError::Broken("its volume is not open".into()))
             }
             Some(VolumeUse::Below(_)) | None => Ok(RootDisk::Slice(record.chain[0].clone())),
         }

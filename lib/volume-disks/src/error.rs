@@ -11,9 +11,9 @@ use std::{io, path::PathBuf};
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VolumeError {
-    /// The request, or what is on record, makes no sense.
+    /// The host's own records or state are not as they should be.
     #[error("{0}")]
-    Invalid(String),
+    Broken(String),
     /// A part of the host failed.
     #[error(transparent)]
     Parts(#[from] PartsError),
@@ -219,7 +219,6 @@ impl VolumeError {
     /// Classifies the error for programs.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Invalid(_) => ErrorKind::Invalid,
             Self::Parts(error) => error.kind(),
             Self::Server(ClientError::Failed { blame, .. }) => match blame {
                 Blame::Missing => ErrorKind::NotFound,
@@ -227,7 +226,8 @@ impl VolumeError {
                 Blame::Room => ErrorKind::Exhausted,
                 Blame::Host | Blame::Elsewhere | Blame::Key => ErrorKind::Host,
             },
-            Self::Server(_)
+            Self::Broken(_)
+            | Self::Server(_)
             | Self::Answer
             | Self::Socket(_)
             | Self::Stream(_)
@@ -257,7 +257,7 @@ impl VolumeError {
     /// Returns advice to the client.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
-            Self::Invalid(_) => None,
+            Self::Broken(_) => Some(forkyard_host::BROKEN),
             Self::Parts(error) => error.hint(),
             Self::Server(ClientError::Failed { blame, .. }) => match blame {
                 Blame::Missing => Some("`forkyard volume ls` lists the volumes"),

@@ -72,7 +72,7 @@ pub fn branched(frozen: &[DataDisk], clone: VmId) -> Result<Vec<DataDisk>, Volum
 /// Name of a volume that is a VM's alone.
 pub fn private_name(vm: VmId, disk: &VmName) -> Result<VmName, VolumeError> {
     let name = format!("{BRANCH}{vm}-{disk}");
-    let wrong = |_| VolumeError::Invalid(format!("{name} is no name of a volume"));
+    let wrong = |_| VolumeError::Broken(format!("{name} is no name of a volume"));
     name.parse().map_err(wrong)
 }
 

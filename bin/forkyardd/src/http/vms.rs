@@ -196,7 +196,10 @@ fn broke_off() -> Refusal {
 }
 
 fn unwritable() -> Refusal {
-    Refusal::new(ErrorKind::Invalid, "the request cannot be passed on")
+    Refusal::new(
+        ErrorKind::Host,
+        "the request cannot be written for the node that is to make the VM",
+    )
 }
 
 /// Runs a VM on another node, whatever becomes of its client: its room is held

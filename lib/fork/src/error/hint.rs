@@ -12,6 +12,7 @@ impl HostError {
 
     pub(super) fn hint(&self) -> Option<&'static str> {
         let hints = [
+            (matches!(self, Self::Broken(_)), forkyard_host::BROKEN),
             (
                 matches!(self, Self::NotPublished { .. }),
                 "`forkyard ps` lists the ports and addresses that lead to each VM",

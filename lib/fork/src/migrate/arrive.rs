@@ -114,7 +114,7 @@ impl Host {
         let migration = prepare.first.fork;
         match lock(&self.incoming.stages).entry(migration) {
             Entry::Occupied(_) => {
-                return Err(HostError::Invalid("this migration is under way".into()));
+                return Err(HostError::Conflict("this migration is under way".into()));
             }
             Entry::Vacant(new) => new.insert(Stage::Preparing { ended: false }),
         };
@@ -135,7 +135,7 @@ impl Host {
                 self.dispose(waiting).await;
                 self.give_up_volumes(migration).await;
                 self.over_with(migration);
-                Err(HostError::Invalid("the migration was given up".into()))
+                Err(HostError::Conflict("the migration was given up".into()))
             }
             None => {
                 self.forget_later(migration);
@@ -163,7 +163,10 @@ impl Host {
         crate::remote::check_hosts(&first.family.hosts)?;
         crate::secrets::check(&first.parent.secrets)?;
         if self.parts.registry().get(first.parent.id).is_some() {
-            return Err(HostError::Invalid(format!("{} is here", first.parent.name)));
+            return Err(HostError::Conflict(format!(
+                "{} is here",
+                first.parent.name
+            )));
         }
         // Its record takes the name when it lands: that is late to be told of.
         if self
@@ -331,7 +334,7 @@ impl Host {
                 if let Some(other) = other {
                     stages.insert(migration, other);
                 }
-                Err(HostError::Invalid(
+                Err(HostError::Conflict(
                     "no machine waits for this migration here".into(),
                 ))
             }
@@ -349,7 +352,7 @@ impl Host {
             Some(Stage::Preparing { .. } | Stage::Landing) | None => None,
         };
         let Some(of) = found else {
-            return Err(HostError::Invalid(
+            return Err(HostError::Conflict(
                 "no machine waits for this migration here".into(),
             ));
         };
@@ -387,7 +390,7 @@ impl Host {
             self.dispose(waiting).await;
             self.give_up_volumes(round.migration).await;
             self.over_with(round.migration);
-            return Err(HostError::Invalid("the migration was given up".into()));
+            return Err(HostError::Conflict("the migration was given up".into()));
         }
         self.incoming.over.notify_waiters();
         fetched.map(|()| PeerMigrated::Here)
@@ -428,7 +431,7 @@ impl Host {
         };
         tokio::select! {
             come = self.all_here(name, images.all()) => come,
-            () = given_up => Err(HostError::Invalid("the migration was given up".into())),
+            () = given_up => Err(HostError::Conflict("the migration was given up".into())),
         }
     }
 
@@ -440,7 +443,7 @@ impl Host {
         here: ImageId,
     ) -> Result<(), HostError> {
         if delta.over != here {
-            return Err(HostError::Invalid(format!(
+            return Err(HostError::Conflict(format!(
                 "image {} lies over one that is not what was sent last",
                 delta.image
             )));

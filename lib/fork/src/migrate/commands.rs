@@ -40,7 +40,7 @@ impl Host {
     pub fn commands(&self, migration: ForkId) -> Result<Visitors, HostError> {
         let kept = lock(&self.incoming.commands.0).remove(&migration);
         kept.ok_or_else(|| {
-            HostError::Invalid(format!("no commands wait here for migration {migration}"))
+            HostError::Conflict(format!("no commands wait here for migration {migration}"))
         })
     }
 

@@ -100,7 +100,7 @@ impl Host {
         let still = Instant::now();
         let next = leaving.next.take();
         let next =
-            next.ok_or_else(|| HostError::Invalid("the migration was not prepared".into()))?;
+            next.ok_or_else(|| HostError::Broken("the migration was not prepared".into()))?;
         let (_, _, rest) = next.split(0);
         let mut taking = ForkReport::default();
         let mode = (leaving.id, ForkMode::Fast);
@@ -153,7 +153,7 @@ impl Host {
                 | PeerMigrated::Since(_)
                 | PeerMigrated::Ended,
             ) => {
-                let unclear = HostError::Invalid("that host did not say that it goes on".into());
+                let unclear = crate::remote::untold(leaving.peer().name(), "that it goes on");
                 self.ask_or(vm, unclear).await
             }
             Err(error) => self.ask_or(vm, error).await,

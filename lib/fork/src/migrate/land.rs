@@ -48,7 +48,7 @@ impl Host {
     pub(super) async fn land(&self, land: PeerLand) -> Result<PeerMigrated, HostError> {
         let landed = self.land_all(vec![land]).await?;
         let landed = landed.into_iter().next();
-        let landed = landed.ok_or_else(|| HostError::Invalid("nothing landed".into()))?;
+        let landed = landed.ok_or_else(|| HostError::Broken("nothing landed".into()))?;
         Ok(PeerMigrated::Landed(Box::new(landed)))
     }
 

@@ -108,9 +108,9 @@ impl Host {
             | PeerMigrated::LandedTogether(_)
             | PeerMigrated::Cpu(_)
             | PeerMigrated::Kept(_)
-            | PeerMigrated::Since(_) => Err(HostError::Invalid(
-                "the other host's answer is not one to the question whether the VM runs there"
-                    .into(),
+            | PeerMigrated::Since(_) => Err(crate::remote::untold(
+                &moving.peer,
+                "whether the VM runs there",
             )),
         }
     }

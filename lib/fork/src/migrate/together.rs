@@ -17,7 +17,7 @@
 //! | the answer, or a daemon | each is asked about as one that moves alone: all are there, or all here |
 
 use super::{Images, hand_over::Handed, leave::Leaving, slow::Slow, way_back::Below};
-use crate::{Host, HostError, micros};
+use crate::{Host, HostError, micros, remote::no_answer};
 use forkyard_snapshot::Generation;
 use forkyard_types::{
     ByteCount, Landed, MigrateRequest, MigrateResponse, MigrationReport, PeerMigrated,
@@ -209,7 +209,7 @@ impl Host {
         responses.sort_by_key(at);
         let mut all = responses.into_iter();
         let first = all.next();
-        let first = first.ok_or_else(|| HostError::Invalid("no VM was named".into()))?;
+        let first = first.ok_or_else(|| HostError::Broken("no VM was moved".into()))?;
         Ok(MigrateResponse {
             together: all.collect(),
             ..first
@@ -358,12 +358,15 @@ impl Host {
                 | PeerMigrated::Kept(_)
                 | PeerMigrated::Since(_)
                 | PeerMigrated::Ended,
-            ) => "that host did not say that they go on".to_owned(),
-            Err(error) => error.to_api().message,
+            ) => no_answer("that they go on"),
+            Err(HostError::Peer { source, .. }) => source,
+            Err(error) => error.to_api(),
         };
         // That host has one answer for all of them. Each is asked about, though one is not heard of.
         let asked = { leaving.iter() }
-            .map(|leaving| self.ask_or(leaving.vm, HostError::Invalid(why.clone())));
+            .map(|leaving| (leaving.vm, leaving.peer().name().to_owned(), why.clone()));
+        let asked =
+            asked.map(|(vm, peer, source)| self.ask_or(vm, HostError::Peer { peer, source }));
         join_all(asked).await.into_iter().collect()
     }
 }

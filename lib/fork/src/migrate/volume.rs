@@ -102,7 +102,7 @@ impl LeavingVolume {
                 }
                 DataRole::Frozen { .. } => {
                     let text = format!("its data disk {} is not open", disk.name);
-                    return Err(HostError::Invalid(text));
+                    return Err(HostError::Broken(text));
                 }
             })
         });
@@ -223,8 +223,7 @@ impl Host {
         };
         let since = since.filter(|since| since.iter().all(|it| sent.contains(it)));
         let since = since.ok_or_else(|| {
-            let why = "that host did not say what it has of the volume";
-            HostError::Invalid(why.into())
+            crate::remote::untold(leaving.peer().name(), "what it has of the volume")
         })?;
         // One for each host that has a copy, and those of migrations that a daemon did not survive.
         let older = &sent[..sent.len().saturating_sub(KEPT)];

@@ -225,8 +225,9 @@ impl Host {
                 Some(_) | None => self.parts.options.patience,
             };
             if quiet >= self.parts.options.patience {
-                let why = format!("snapshot {at} of its volume did not come");
-                return Err(HostError::Invalid(why));
+                let what = format!("snapshot {at} of its volume");
+                let silent = self.parts.options.patience;
+                return Err(HostError::NotCome { what, silent });
             }
             // Each piece that comes is progress, without a notification.
             let _ = timeout(self.parts.options.patience - quiet, came).await;
@@ -272,7 +273,9 @@ impl IncomingVolume {
             taken,
         } = self;
         drop(pieces);
-        let taken = taken.await.map_err(|_| HostError::Closing)?;
+        let taken = taken.await;
+        let taken =
+            taken.map_err(|error| HostError::given_up("the snapshot was not taken", &error))?;
         let host = host.upgrade().ok_or(HostError::Closing)?;
         let volumes = &host.incoming.volumes;
         let is_of_move = snapshot.starts_with(SENT_ALL);

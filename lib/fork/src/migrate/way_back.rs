@@ -202,7 +202,7 @@ impl Host {
         let is_kept = self.incoming.former.has(first.parent.id, over);
         match is_kept || self.is_from(over, first) {
             true => Ok(()),
-            false => Err(HostError::Invalid(format!(
+            false => Err(HostError::Conflict(format!(
                 "image {over} of the VM is not here any more: migrate it again"
             ))),
         }

@@ -6,7 +6,7 @@ use crate::HostError;
 pub(crate) fn check_version(sent: u16, known: u16) -> Result<(), HostError> {
     match sent == known {
         true => Ok(()),
-        false => Err(HostError::Invalid(format!(
+        false => Err(HostError::Conflict(format!(
             "its descriptor is of version {sent}, this host knows {known}: both must run one version"
         ))),
     }
@@ -16,7 +16,7 @@ pub(crate) fn check_version(sent: u16, known: u16) -> Result<(), HostError> {
 pub(crate) fn check_reporting(sent: bool, ours: bool) -> Result<(), HostError> {
     match sent == ours {
         true => Ok(()),
-        false => Err(HostError::Invalid(format!(
+        false => Err(HostError::Conflict(format!(
             "its guest says which pages are free: {sent}; this host's guests: {ours}; \
              `--page-reporting` must be the same on both"
         ))),

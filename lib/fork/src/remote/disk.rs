@@ -148,12 +148,12 @@ impl Host {
         // After a restart of the host the pager may not serve it yet.
         self.parts.bases().serve_built().await?;
         let bottom = disk.slices().last().cloned();
-        let bottom = bottom.ok_or_else(|| HostError::Invalid("it has no disk".into()))?;
+        let bottom = bottom.ok_or_else(|| HostError::Broken("its record has no disk".into()))?;
         let bases = self.parts.bases().clone();
         let path = blocking(move || bases.below(&bottom)).await?;
         let name = path.file_name().and_then(|name| name.to_str());
         let id = name.and_then(|name| name.parse().ok());
-        id.ok_or_else(|| HostError::Invalid(format!("{} is no page image", path.display())))
+        id.ok_or_else(|| HostError::Broken(format!("{} is no page image", path.display())))
     }
 }
 
@@ -212,7 +212,7 @@ fn first_page(change: &Change, pages: PageCount) -> Result<PageNo, HostError> {
     let inside = end.is_some_and(|end| end <= pages.0);
     match change.start.is_multiple_of(PAGE) && inside {
         true => Ok(PageNo(first)),
-        false => Err(HostError::Invalid(format!(
+        false => Err(HostError::Broken(format!(
             "the disk's slices hold {} bytes at {}, which are no pages of it",
             change.length, change.start
         ))),

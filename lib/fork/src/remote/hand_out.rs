@@ -409,7 +409,8 @@ impl Host {
     /// Lets a peer into a family.
     fn lend(&self, id: FamilyId, share: &Share) -> Result<HandoutFamily, HostError> {
         let family = self.parts.store.family(id)?;
-        let family = family.ok_or_else(|| HostError::Invalid("the family is gone".into()))?;
+        let family =
+            family.ok_or_else(|| HostError::Broken("the VM's family is not on record".into()))?;
         let places = self.lent_to(id, share.peer.name())?;
         Ok(HandoutFamily {
             id,

@@ -10,7 +10,7 @@ pub(crate) fn draw() -> Result<PeerKey, HostError> {
     let mut key = [0; 32];
     match getrandom::fill(&mut key) {
         Ok(()) => Ok(PeerKey(key)),
-        Err(error) => Err(HostError::Invalid(format!(
+        Err(error) => Err(HostError::Broken(format!(
             "the host has no random numbers: {error}"
         ))),
     }

@@ -439,6 +439,23 @@ pub(crate) fn late(after: Duration) -> ApiError {
     }
 }
 
+/// The error of a host whose answer is none to what it was asked.
+pub(crate) fn untold(peer: &str, what: &str) -> HostError {
+    HostError::Peer {
+        peer: peer.to_owned(),
+        source: no_answer(what),
+    }
+}
+
+/// As [`untold`], where another error names the host.
+pub(crate) fn no_answer(what: &str) -> ApiError {
+    ApiError {
+        kind: ErrorKind::Host,
+        message: format!("it did not say {what}"),
+        hint: Some("both hosts must run one version of Forkyard".into()),
+    }
+}
+
 /// As a list of VMs is ordered.
 pub(crate) fn order(vms: &mut [VmView]) {
     vms.sort_by_key(|vm| (vm.created, vm.family, vm.member));

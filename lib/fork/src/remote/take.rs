@@ -192,13 +192,13 @@ impl Host {
                 .are_free(family, &members, Subnet::MEMBERS, taken)?;
             match free && distinct.len() == members.len() {
                 true => Ok(members.clone()),
-                false => Err(HostError::Invalid(
+                false => Err(HostError::Conflict(
                     "places in the family that were promised are not free here".into(),
                 )),
             }
         })?;
         if !self.tickets(|tickets| tickets.open(ticket, crate::now())) {
-            return Err(HostError::Invalid(format!(
+            return Err(HostError::Conflict(format!(
                 "clones of ticket {} are being made here, or have been",
                 ticket.id
             )));
@@ -232,7 +232,8 @@ impl Host {
         }
         let accel = accel_of(&machine.accel);
         if accel == Accel::Kvm && self.parts.options.accel == crate::AccelChoice::Tcg {
-            return refuse("it runs by KVM, and this host's VMs may not".into());
+            let why = "it runs by KVM, and this host's VMs may not";
+            return Err(HostError::Conflict(why.into()));
         }
         self.check_cpu(accel, machine.cpu.as_ref())
     }
@@ -242,13 +243,13 @@ impl Host {
         let Some(cpu) = cpu else { return Ok(()) };
         let ours = self.parts.engine.cpu(accel)?;
         let suits = ours.suits(cpu);
-        suits.map_err(|unlike| HostError::Invalid(unlike.to_string()))
+        suits.map_err(|unlike| HostError::Conflict(unlike.to_string()))
     }
 
     /// Lets its family in.
     pub(crate) fn join_family(&self, family: &HandoutFamily) -> Result<(), HostError> {
         let number = FamilyNo(family.number);
-        network_of(number)?;
+        network_of(number).map_err(|error| HostError::Invalid(error.to_string()))?;
         let record = FamilyRecord {
             id: family.id,
             number,
@@ -456,7 +457,7 @@ pub(super) fn way_to(server: SocketAddr) -> Result<IpAddr, HostError> {
         socket.local_addr()
     });
     let failed =
-        |error| HostError::Invalid(format!("no way leads to its pages at {server}: {error}"));
+        |error| HostError::Broken(format!("no way leads to its pages at {server}: {error}"));
     Ok(found.map_err(failed)?.ip())
 }
 

@@ -413,7 +413,7 @@ impl Host {
             .instantiate_here(&snapshot, shells, origin, &mut report)
             .await;
         let one = made.into_iter().next();
-        let (_, vm) = one.ok_or_else(|| HostError::Invalid("no VM was made".into()))?;
+        let (_, vm) = one.ok_or_else(|| HostError::Broken("no VM was made of the shell".into()))?;
         let vm = vm?;
         if !founder.leads.is_empty() {
             let vm = self.vm(vm.id.as_str())?;

@@ -97,7 +97,7 @@ impl Host {
         let answer = self.activate_as(&substrate, &founders).await?;
         match answer.vms.into_iter().next() {
             Some(CloneResult::Vm(vm)) => Ok(Some(*vm)),
-            Some(CloneResult::Error(error)) => Err(HostError::Invalid(error.message)),
+            Some(CloneResult::Error(error)) => Err(HostError::Broken(error.message)),
             None => Ok(None),
         }
     }
@@ -274,6 +274,6 @@ impl Host {
         let image: String = request.image.chars().take(LETTERS).collect();
         let name = format!("{image}-boot-{}", &digest[..DIGITS]);
         name.parse()
-            .map_err(|_| HostError::Invalid(format!("{name} is no name")))
+            .map_err(|_| HostError::Broken(format!("{name} is no name")))
     }
 }

@@ -119,7 +119,7 @@ impl Host {
         Self::refuse_with_data(&vm.record(), "it cannot be docked yet")?;
         if vm.record().cpu.is_some() {
             let text = "its CPU is one that other hosts have, too: it cannot be docked yet";
-            return Err(HostError::Invalid(text.into()));
+            return Err(HostError::Conflict(text.into()));
         }
         if vm
             .record()
@@ -158,7 +158,11 @@ impl Host {
         plan: Plan,
     ) -> Result<(), HostError> {
         let leaving = substrate.entry.leaving.clone();
-        let leaving = leaving.ok_or_else(|| HostError::Invalid("it is docked".into()))?;
+        let leaving = leaving.ok_or_else(|| {
+            HostError::Broken(
+                "the record of the substrate does not say from what it is made".into(),
+            )
+        })?;
         let docked = match leaving.fork {
             Some(fork) => self.clone_to_dock(fork, vm).await?,
             None => vm.clone(),
@@ -200,7 +204,9 @@ impl Host {
                 why: error.message,
             }
             .into()),
-            None => Err(HostError::Invalid("no clone was made".into())),
+            None => Err(HostError::Broken(
+                "the fork made no clone, and says no reason".into(),
+            )),
         }
     }
 
@@ -260,7 +266,7 @@ impl Host {
 pub(super) fn passing_name() -> Result<VmName, HostError> {
     let name = format!("docking-{}", forkyard_types::VmId::random());
     name.parse()
-        .map_err(|_| HostError::Invalid(format!("{name} is no name")))
+        .map_err(|_| HostError::Broken(format!("{name} is no name")))
 }
 
 /// Cuts a guest's account to the part that is kept.

@@ -45,9 +45,9 @@ impl Host {
         entry: &Entry,
         woken_from: Option<ImageId>,
     ) -> Result<SubstrateParts, HostError> {
-        let image = taken
-            .memory_image
-            .ok_or_else(|| HostError::Invalid(format!("{} is incomplete", taken.name)))?;
+        let image = taken.memory_image.ok_or_else(|| {
+            HostError::Broken(format!("the record of {} has no memory", taken.name))
+        })?;
         let disk = self.disk_layer(&Disk::at_rest(taken)).await?;
         let base = self.below(&Disk::at_rest(taken)).await?;
         let [memory, devices] = forkyard_snapshot::files(&self.parts.folders.disks(taken.id));

@@ -184,7 +184,7 @@ impl Host {
         }
         let folder = self.parts.folders.substrate(parts.memory.image);
         files.insert(DEVICES.to_owned(), folder.join(DEVICES));
-        let base = base.ok_or_else(|| HostError::Invalid("its disk lies over nothing".into()))?;
+        let base = base.ok_or_else(|| HostError::Broken("its disk lies over nothing".into()))?;
         Ok((files, base))
     }
 

@@ -37,7 +37,7 @@ impl Host {
         }
         if keys.len() > MOST {
             let why = format!("{MOST} keys are trusted: forget one first");
-            return Err(HostError::Invalid(why));
+            return Err(HostError::Conflict(why));
         }
         self.write_trusted(&keys)?;
         self.trusted_keys()
@@ -71,7 +71,13 @@ impl Host {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
             Err(error) => return Err(HostError::io("read", &path)(error)),
         };
-        text.lines().map(parse).collect()
+        let keys: Result<_, _> = text.lines().map(|line| line.trim().parse()).collect();
+        keys.map_err(|error| {
+            HostError::Broken(format!(
+                "{} has a line that is no key ({error}): remove that line",
+                path.display()
+            ))
+        })
     }
 
     fn write_trusted(&self, keys: &[PublicKey]) -> Result<(), HostError> {

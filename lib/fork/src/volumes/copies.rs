@@ -130,7 +130,9 @@ impl Host {
         let arriving = self.copy_of(volume)?;
         let arriving = arriving.filter(|copy| copy.arriving == Some(migration));
         arriving.ok_or_else(|| {
-            HostError::Invalid(format!("volume {volume} does not come by this migration"))
+            HostError::Conflict(format!(
+                "volume {volume} does not come by this migration, which may have been given up"
+            ))
         })
     }
 

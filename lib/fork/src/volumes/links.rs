@@ -178,7 +178,7 @@ impl Links {
             if !nonsense.contains(&error.kind()) {
                 return HostError::io("read", &file)(error);
             }
-            HostError::Invalid(format!(
+            HostError::Broken(format!(
                 "{} cannot be understood ({error}): it has the budgets of links and what was spent of \
                  them; mend it, or move it away to start without budgets",
                 file.display()

@@ -234,7 +234,7 @@ impl Host {
         };
         // No answer about the volume.
         let unknown = |error: HostError| match error.kind() == ErrorKind::NotFound {
-            true => HostError::Invalid(format!("no host is called {to}")),
+            true => HostError::Conflict(format!("no host is called {to}")),
             false => error,
         };
         let peer = self.peer(to).map_err(unknown)?;

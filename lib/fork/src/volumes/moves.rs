@@ -224,14 +224,20 @@ impl Host {
         let PeerVolumeAnswer::Prepared(PeerVolumePrepared { since, has }) =
             self.volume_step(&*leaving.peer, asked).await?
         else {
-            return Err(unclear("what it has of the volume"));
+            return Err(crate::remote::untold(
+                leaving.peer.name(),
+                "what it has of the volume",
+            ));
         };
         if since
             .iter()
             .chain(&has)
             .any(|it| !leaving.snapshots.contains(it))
         {
-            return Err(unclear("what it has of the volume"));
+            return Err(crate::remote::untold(
+                leaving.peer.name(),
+                "what it has of the volume",
+            ));
         }
         hand_over.is_in(VolumeMovePhase::Copying);
         let lacking = match &since {
@@ -306,7 +312,7 @@ impl Host {
                     }
                 };
             }
-            Ok(_) => unclear("that it has the volume"),
+            Ok(_) => crate::remote::untold(leaving.peer.name(), "that it has the volume"),
             Err(error) => error,
         };
         match self.settle_leaving(&record).await {
@@ -387,8 +393,4 @@ impl Host {
     fn name_among_hosts(&self) -> String {
         self.homes().map_or_else(|| self.own_name(), |it| it.own())
     }
-}
-
-fn unclear(what: &str) -> HostError {
-    HostError::Invalid(format!("that host did not say {what}"))
 }

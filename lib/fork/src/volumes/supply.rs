@@ -188,14 +188,14 @@ impl Host {
         let (id, (server, said)) = opened.await.map_err(|error| {
             let why = || format!("{} is not here", need.snapshot);
             match error.kind() == ErrorKind::NotFound {
-                true => HostError::Invalid(why()),
+                true => HostError::Conflict(why()),
                 false => error.into(),
             }
         })?;
         let peer = self.peer(&need.by).map_err(|error| {
             let why = || format!("no host is called {}", need.by);
             match error.kind() == ErrorKind::NotFound {
-                true => HostError::Invalid(why()),
+                true => HostError::Conflict(why()),
                 false => error,
             }
         })?;

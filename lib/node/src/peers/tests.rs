@@ -67,7 +67,7 @@ fn a_file_that_others_may_read_or_that_says_what_cannot_be_is_refused() {
     ] {
         let (_folder, peers) = file(&text, 0o600);
         let error = peers.find("b").expect_err(&text);
-        assert_eq!(error.kind, ErrorKind::Invalid, "{text}");
+        assert_eq!(error.kind, ErrorKind::Host, "{text}");
     }
     let nowhere = PeersFile::new("/nonexistent/peers.toml".into());
     nowhere.find("b").expect_err("not there");

@@ -121,7 +121,9 @@ impl Host {
                 let peer = from.to_owned();
                 return Err(HostError::Peer { peer, source });
             }
-            (None, Ok(_)) => return Err(super::unclear("that it let go of the volume")),
+            (None, Ok(_)) => {
+                return Err(crate::remote::untold(from, "that it let go of the volume"));
+            }
         };
         let volume = self.volume(volume.as_str()).await?;
         Ok(VolumeMoved { volume, report })
@@ -190,7 +192,7 @@ impl Host {
         found.next().ok_or_else(|| {
             let why = "none of the hosts that are known there awaits the volume: name this host in \
                        the file of peers there";
-            HostError::Invalid(why.into())
+            HostError::Conflict(why.into())
         })
     }
 }

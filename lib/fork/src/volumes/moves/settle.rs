@@ -158,7 +158,10 @@ impl Host {
             PeerVolumeAnswer::Ended => self.volume_stays_here(record, record.term.back()),
             PeerVolumeAnswer::Prepared(_)
             | PeerVolumeAnswer::Awaits(_)
-            | PeerVolumeAnswer::Given(_) => Err(super::unclear("whether it has the volume")),
+            | PeerVolumeAnswer::Given(_) => Err(crate::remote::untold(
+                peer.name(),
+                "whether it has the volume",
+            )),
         }
     }
 
