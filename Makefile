@@ -2,7 +2,7 @@
 
 PREFIX ?= /usr/local
 
-.PHONY: help setup build demo demo-cluster test bench bench-cluster bench-sched bench-friendly bench-substrate bench-volume bench-migrate bench-apps bench-autoscale bench-patterns test-sched-ext test-kvm test-ui test-ts test-e2b-js soak bench-docker test-api deb test-deb check install clean
+.PHONY: help setup build demo demo-cluster test bench bench-cluster bench-sched bench-friendly bench-substrate bench-volume bench-migrate bench-apps bench-autoscale bench-patterns test-sched-ext test-kvm nightly test-ui test-ts test-e2b-js soak bench-docker test-api deb test-deb check install clean
 
 help:
 	@echo 'make setup     install the Debian packages it takes (root)'
@@ -11,6 +11,7 @@ help:
 	@echo 'make test      build, check and test everything (root)'
 	@echo 'make test-sched-ext   test scheduling by sched_ext, in a guest (root)'
 	@echo 'make test-kvm  test on KVM, in a lab of its own where the host has none (root)'
+	@echo 'make nightly   what is too long for each change: KVM, briefly, the page, the packages, the API, ten minutes of soak (root; takes chromium, Node and npm)'
 	@echo 'make deb       build Debian packages into target/deb; test-deb: install, use and purge them on a fresh Debian (root)'
 	@echo 'make test-ui   test the page in a headless Chromium (root; takes the package chromium)'
 	@echo 'make test-ts   test the TypeScript package; takes Node and npm (root)'
@@ -38,6 +39,11 @@ test-ui: build
 
 bench-migrate: setup
 	cargo xtask bench-cluster --parts moves --rounds 10 --round-trips 0,80,150 --dirtying 0,8,24 --out bench/out/migrate
+
+# What is too long for every change, or takes more than Debian's usual packages.
+nightly: setup
+	cargo xtask test-kvm --smoke
+	$(MAKE) test-ui test-ts test-api test-deb soak
 
 # Opt-in: takes Node and npm.
 test-e2b-js: setup
