@@ -139,14 +139,14 @@ class Group:
                 except FileNotFoundError:
                     break
                 except OSError:
-                    time.sleep(0.1)  # Somebody is on his way out.
+                    time.sleep(0.1)  # A process in it is still ending.
                 else:
                     break
         if self.version == 2 and not self.counted:
             try:
                 self.shared.write_text("-io")
             except OSError:
-                pass  # Somebody else counts by now.
+                pass  # Another group counts by now.
 
 
 class Swap:

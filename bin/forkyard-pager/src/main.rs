@@ -38,7 +38,7 @@ impl Arguments {
         Ok(Setup {
             mount: self.mount.clone(),
             socket: self.socket.clone(),
-            care: self.care(),
+            options: self.options(),
             programs: Some(self.programs()?),
         })
     }
@@ -52,7 +52,7 @@ impl Arguments {
         })
     }
 
-    fn care(&self) -> PagerOptions {
+    fn options(&self) -> PagerOptions {
         PagerOptions {
             prefetch: match self.no_prefetch {
                 true => Prefetch::No,

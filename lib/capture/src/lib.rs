@@ -67,7 +67,7 @@ pub enum Pages {
     ///
     /// A page that the process gave up meanwhile (a guest that reported it
     /// free) is not among them: its old content shines through, as it may.
-    Written,
+    Dirty,
 }
 
 /// Amounts that were looked at and copied, and the time that took.

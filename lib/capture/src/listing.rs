@@ -43,7 +43,7 @@ impl Listing {
         let how = match pages {
             Pages::Private => How::map(pid),
             Pages::PrivateAndTrack => Scanner::open(pid, Wanted::Private).map(How::scan),
-            Pages::Written => Scanner::open(pid, Wanted::Written).map(How::scan),
+            Pages::Dirty => Scanner::open(pid, Wanted::Written).map(How::scan),
         };
         Self::with(pid, region, how)
     }
@@ -53,7 +53,7 @@ impl Listing {
         let how = match pages {
             Pages::Private => How::map(pid),
             Pages::PrivateAndTrack => Scanner::open_to_look(pid, Wanted::Private).map(How::scan),
-            Pages::Written => Scanner::open_to_look(pid, Wanted::Written).map(How::scan),
+            Pages::Dirty => Scanner::open_to_look(pid, Wanted::Written).map(How::scan),
         };
         Self::with(pid, region, how)
     }

@@ -163,7 +163,7 @@ impl Host {
     /// Tells how a VM whose QEMU has ended, and that is still known, came to
     /// its end.
     pub(crate) async fn how_it_ended(&self, vm: &Vm, cause: Cause) -> Ended {
-        let body = match vm.body() {
+        let body = match vm.running() {
             Ok(body) if !body.is_stopping() => body,
             // As was asked for here, however that went.
             Ok(_) | Err(_) => return Ended::Well,

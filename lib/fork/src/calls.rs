@@ -49,7 +49,7 @@ impl Host {
                     let Some(outcome) = outcome.transpose() else {
                         return;
                     };
-                    if let Ok(body) = vm.body()
+                    if let Ok(body) = vm.running()
                         && let Err(error) = body.guest.reply(call, outcome).await
                     {
                         tracing::info!(vm = %vm.id, %error, "answer not delivered");

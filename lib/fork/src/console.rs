@@ -16,7 +16,7 @@ pub enum Said {
 impl Host {
     /// Follows the console output of a VM's guest from now on. Cancel-safe.
     pub async fn listen(&self, vm: &str) -> Result<Following, HostError> {
-        let body = self.vm(vm)?.body()?;
+        let body = self.vm(vm)?.running()?;
         let mut said = body.machine.console().follow().await?;
         said.so_far.clear();
         Ok(said)
@@ -26,7 +26,7 @@ impl Host {
     /// VM runs. Cancel-safe.
     pub async fn said(&self, vm: &str) -> Result<Said, HostError> {
         let vm = self.vm(vm)?;
-        match vm.body() {
+        match vm.running() {
             Ok(body) => Ok(Said::Running(body.machine.console().follow().await?)),
             Err(_) => {
                 let dir = self.parts.folders.sockets(vm.id);

@@ -23,7 +23,7 @@ impl Host {
     pub(crate) fn register_running(&self, vm: Arc<Vm>, calls: mpsc::Receiver<(CallId, Request)>) {
         self.parts.registry().insert(vm.clone());
         self.serve_calls(&vm, calls);
-        if let Ok(body) = vm.body() {
+        if let Ok(body) = vm.running() {
             self.watch_body(&vm, &body);
             let (host, vm) = (self.handle(), vm.clone());
             let (exited, cause) = (body.machine.exited(), body.machine.cause());
@@ -61,7 +61,7 @@ impl Host {
 
     pub(crate) async fn power_off(&self, vm: &Arc<Vm>) -> Result<(), HostError> {
         vm.unpause(&self.parts.store).await?;
-        let body = vm.body()?;
+        let body = vm.running()?;
         let exited = body.machine.exited();
         body.note_stopping();
         // Asked politely, so that its disk is whole; then made to.

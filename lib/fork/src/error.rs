@@ -195,7 +195,7 @@ pub enum HostError {
     #[error("the family's network failed")]
     Network(#[from] NetworkError),
     /// Pages of it were on a host that is gone.
-    #[error("{vm} lacks pages that cannot be fetched any more: {why}")]
+    #[error("{vm} has lost pages that another host had, and cannot run: {why}")]
     Lost {
         /// The VM.
         vm: VmName,

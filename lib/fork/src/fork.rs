@@ -135,7 +135,7 @@ impl Host {
         let parent = self.vm(vm)?;
         let asleep = matches!(parent.life(), Life::Checkpoint);
         if !asleep {
-            parent.body()?;
+            parent.running()?;
         }
         let family = parent.record().family;
         // Held until the clones count by themselves.

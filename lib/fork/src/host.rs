@@ -176,7 +176,7 @@ impl Host {
     pub async fn inspect(&self, vm: &str) -> Result<VmInspect, HostError> {
         let vm = self.vm(vm)?;
         let record = vm.record();
-        let private_pages = match vm.body() {
+        let private_pages = match vm.running() {
             Ok(body) => match self.private_pages(&*body.machine).await {
                 // It has ended since, which is noted in a moment.
                 Err(HostError::Capture(CaptureError::Gone { .. })) => PageCount(0),

@@ -265,7 +265,7 @@ impl Host {
 /// Looks at a VM. One that is in use already is asked nothing.
 async fn look(vm: &Arc<Vm>, led: &BTreeMap<Ipv4Addr, Duration>) -> Look {
     let begun = vm.uses.begun();
-    let body = vm.body().ok();
+    let body = vm.running().ok();
     let pid = body.map(|body| body.machine.record().process.pid);
     let cpu_us = pid.map(crate::usage::cpu_us).unwrap_or_default();
     let is_forked = vm.try_turn().is_none();

@@ -73,7 +73,7 @@ impl Host {
         let record = vm.record();
         Self::refuse_on_volume(&record, "its root disk is that volume, and stays so")?;
         // One that is paused does not move, but its disk does.
-        vm.body()?;
+        vm.running()?;
         if self.is_independent(&record).await? {
             return Ok(());
         }
@@ -164,7 +164,7 @@ impl Host {
     /// One attempt.
     async fn copy_below(&self, vm: &Arc<Vm>) -> Next {
         let mut turn = vm.turn().await;
-        if self.parts.registry().get(vm.id).is_none() || vm.body().is_err() {
+        if self.parts.registry().get(vm.id).is_none() || vm.running().is_err() {
             return Next::Done;
         }
         // Shells that wait for a fork lie over the slice as it is.
@@ -196,7 +196,7 @@ impl Host {
     }
 
     async fn copy_now(&self, vm: &Arc<Vm>, give_up: BoxFuture<'_, ()>) -> Result<(), HostError> {
-        let body = vm.body()?;
+        let body = vm.running()?;
         let record = vm.record();
         let mut below: Vec<PathBuf> = record.chain.iter().skip(1).cloned().collect();
         let alone = below.is_empty() && self.is_independent(&record).await?;

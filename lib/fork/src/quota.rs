@@ -14,7 +14,7 @@ use std::{
 
 /// A family has as many clones as it may have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("clone limit of the family reached: {limit} alive or reserved")]
+#[error("clone limit of the family reached: {limit} of {limit} alive or reserved")]
 pub struct QuotaReached {
     /// Limit of the family.
     pub limit: u16,

@@ -54,7 +54,7 @@ impl Host {
     /// taken this one's place.
     async fn relink(&self, vm: &Arc<Vm>, lost: &Arc<RunningVm>) -> Result<(), HostError> {
         let mut turn = vm.turn().await;
-        if !vm.body().is_ok_and(|body| Arc::ptr_eq(&body, lost)) {
+        if !vm.running().is_ok_and(|body| Arc::ptr_eq(&body, lost)) {
             return Ok(());
         }
         let record: MachineRecord = lost.machine.record().clone();
@@ -63,7 +63,7 @@ impl Host {
             adopted => adopted?,
         };
         let body = Arc::new(RunningVm::new(machine, lost.guest.clone()));
-        vm.replace_body(body.clone());
+        vm.set_running(body.clone());
         if let Some(generation) = turn.take::<Generation>() {
             self.snapshots.discard(vm, generation).await;
         }

@@ -48,7 +48,7 @@ impl Host {
             loop {
                 let mut turn = parent.turn().await;
                 let want = host.shells_wanted(&parent);
-                let Ok(body) = parent.body() else { return };
+                let Ok(body) = parent.running() else { return };
                 let have = turn
                     .left::<Generation>()
                     .map_or(0, |generation| generation.shells.len());

@@ -152,7 +152,7 @@ impl Parts {
 
     /// Tells whether any VM has a body.
     pub fn runs_something(&self) -> bool {
-        self.registry().all().iter().any(|vm| vm.body().is_ok())
+        self.registry().all().iter().any(|vm| vm.running().is_ok())
     }
 
     /// Asks the pager, on a thread of its own. Cancelling the future abandons only the answer.

@@ -31,7 +31,7 @@ const FEW: u64 = 256;
 /// Time since the last read of an image: the rush of its first clones is over.
 const SETTLED: Duration = Duration::from_secs(2);
 
-/// An image as tidying sees it.
+/// Image, as the compactor sees it.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub node: Node,

@@ -32,7 +32,7 @@ const DEBOUNCE: Duration = Duration::from_millis(200);
 /// An image may be published over layers that are being replaced; then again.
 const TRIES: usize = 4;
 
-/// Starts the thread; it ends with the service, or when nothing can nudge it
+/// Starts the thread; it ends with the service, or when nothing can wake it
 /// any more.
 pub(crate) fn start(
     service: Weak<Service>,
@@ -40,11 +40,11 @@ pub(crate) fn start(
     cold_after: Option<Duration>,
 ) -> io::Result<()> {
     let run = move || {
-        // Without it tidying is in the way of others more than it need be.
+        // Without it compaction is in the way of others more than it need be.
         if let Err(error) = yield_to_others() {
-            tracing::debug!(%error, "tidying with the priority of all");
+            tracing::debug!(%error, "compaction with the priority of all");
         }
-        let mut tidier = Tidier {
+        let mut compactor = Compactor {
             cold_after,
             shared: HashSet::new(),
             kept: HashSet::new(),
@@ -60,14 +60,14 @@ pub(crate) fn start(
             let Some(service) = service.upgrade() else {
                 return;
             };
-            tidier.tidy(&service);
+            compactor.tidy(&service);
         }
     };
     thread::Builder::new().name("tidy".into()).spawn(run)?;
     Ok(())
 }
 
-struct Tidier {
+struct Compactor {
     cold_after: Option<Duration>,
     /// Images that have been compared with their twins.
     shared: HashSet<Node>,
@@ -77,7 +77,7 @@ struct Tidier {
     hopeless: HashSet<LayerId>,
 }
 
-impl Tidier {
+impl Compactor {
     /// Does all there is to do.
     fn tidy(&mut self, service: &Service) {
         let work = [Self::fold, Self::share, Self::pack];

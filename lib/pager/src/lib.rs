@@ -28,8 +28,8 @@
 //!
 //! Which images there are is the daemon's decision; how they are stored, and what
 //! the kernel is given before it asks, the pager's own. The kernel reads
-//! what a clone touches and nothing around it ([`READ_AHEAD`]); the pager reads ahead of
-//! that reads page after page, and of clones whose kin it has seen.
+//! what a clone touches and nothing around it ([`READ_AHEAD`]); the pager reads ahead where a clone
+//! reads page after page, and where it has seen the clones of a similar image.
 
 mod catalog;
 mod client;

@@ -48,8 +48,8 @@ pub struct Setup {
     pub mount: PathBuf,
     /// The control socket.
     pub socket: PathBuf,
-    /// Treatment of its images.
-    pub care: PagerOptions,
+    /// Options for its images.
+    pub options: PagerOptions,
     /// Commands that start pagers that take over; none if none is to.
     pub programs: Option<Programs>,
 }
@@ -69,7 +69,7 @@ impl Pager {
             successor_state,
             answered: Answered::default(),
         };
-        let service = Service::start(setup.care, past).map_err(thread)?;
+        let service = Service::start(setup.options, past).map_err(thread)?;
         let started = mount::mount(&setup.mount, &service)
             .and_then(|mounted| Self::run(setup, mounted, Arc::clone(&service), control));
         if started.is_err()
@@ -103,7 +103,7 @@ impl Pager {
             successor_state: Some(successor_state),
             answered,
         };
-        let service = Service::start(setup.care, past).map_err(thread)?;
+        let service = Service::start(setup.options, past).map_err(thread)?;
         let mounted = mount::adopt(kernel, &service).map_err(|source| StartError::Mount {
             mount: setup.mount.clone(),
             source,

@@ -101,10 +101,10 @@ thread_local! {
 
 impl Service {
     /// A service and its threads, which end with it.
-    pub fn start(care: PagerOptions, past: Recovered) -> io::Result<Arc<Self>> {
+    pub fn start(options: PagerOptions, past: Recovered) -> io::Result<Arc<Self>> {
         let (due, arrived) = sync_channel::<Due>(DUE);
         let (pushes, pushed) = sync_channel(PUSHES);
-        let (wakes, nudged) = sync_channel(1);
+        let (wakes, woken) = sync_channel(1);
         let (peers, heard) = Peers::new();
         let (catalog, kernel) = (Mutex::new(past.catalog), OnceLock::new());
         let service = Arc::new(Self {
@@ -112,7 +112,7 @@ impl Service {
             due,
             pushes,
             wakes,
-            prefetch: care.prefetch,
+            prefetch: options.prefetch,
             successor_state: past.successor_state,
             answered: past.answered,
             peers,
@@ -131,7 +131,7 @@ impl Service {
                 }
             })?;
         pusher::start(Arc::downgrade(&service), pushed)?;
-        compactor::start(Arc::downgrade(&service), nudged, care.cold_after)?;
+        compactor::start(Arc::downgrade(&service), woken, options.cold_after)?;
         peers::start(Arc::downgrade(&service), heard)?;
         Ok(service)
     }
@@ -208,7 +208,7 @@ impl Service {
         opened
     }
 
-    /// Something has changed that may leave layers to tidy.
+    /// Something has changed that may leave layers to compact.
     fn wake(&self) {
         // Fails if it has been told already, or the thread is gone; then layers stay as they are.
         let _ = self.wakes.try_send(());

@@ -21,7 +21,7 @@ pub(crate) struct Similarity(pub usize);
 
 impl Similarity {
     /// Enough to expect the same pages to be wanted.
-    pub const KIN: Self = Self(250);
+    pub const ALIKE: Self = Self(250);
     /// Enough to store one as what it differs from the other by.
     pub const TWIN: Self = Self(500);
 }

@@ -65,66 +65,67 @@ impl Ahead {
 /// Validity of the kernel's notes on a VM's memory.
 #[derive(Clone, Copy, Debug, Default)]
 struct DirtyTracking {
-    /// The image that writes were noted since, kept for the next to go over.
-    image: Option<ImageId>,
-    /// They were read, and what they said of is in no image yet.
-    spent: bool,
-    /// Most pages that the VM had for itself at any fork since it was copied whole:
-    /// its images have as many, or more.
-    held: PageCount,
+    /// Image since which writes were noted, kept for the next to go over.
+    base: Option<ImageId>,
+    /// The next image must not go over the base: notes were read, and what they said is in no image
+    /// yet, or much of the base was given up.
+    stale: bool,
+    /// Most pages that the VM had for itself at any fork since all were copied: its images have as
+    /// many, or more.
+    most_private: PageCount,
 }
 
 impl DirtyTracking {
-    /// The image the next one may go over.
-    pub fn last(&self) -> Option<ImageId> {
-        self.image.filter(|_| !self.spent)
+    /// Returns the image that the next one may go over.
+    pub fn usable_base(&self) -> Option<ImageId> {
+        self.base.filter(|_| !self.stale)
     }
 
-    /// The image that is kept for the sake of the next.
-    pub fn kept(&self) -> Option<ImageId> {
-        self.image
+    /// Returns the image that is kept for the sake of the next.
+    pub fn kept_base(&self) -> Option<ImageId> {
+        self.base
     }
 
-    /// They are being read.
-    pub fn spent(&mut self) {
-        self.spent = true;
+    /// Notes that the kernel's notes are being read.
+    pub fn invalidate(&mut self) {
+        self.stale = true;
     }
 
-    /// All the VM has for itself is being copied.
-    pub fn whole(&mut self, pages: PageCount) {
-        self.held = pages;
+    /// Notes that all pages that the VM has for itself are being copied.
+    pub fn all_copied(&mut self, pages: PageCount) {
+        self.most_private = pages;
     }
 
-    /// The VM has so many pages for itself now. If its images have a quarter more,
-    /// then the next goes over none of them.
-    pub fn own(&mut self, pages: PageCount) {
-        let given_up = self.held.0.saturating_sub(pages.0);
-        if given_up >= WORTH_A_ROUND.0.max(self.held.0 / 4) {
-            self.spent = true;
+    /// Notes how many pages the VM has for itself now. If its images have a quarter more, then the
+    /// next goes over none of them.
+    pub fn private_pages(&mut self, pages: PageCount) {
+        let given_up = self.most_private.0.saturating_sub(pages.0);
+        if given_up >= WORTH_A_ROUND.0.max(self.most_private.0 / 4) {
+            self.invalidate();
         }
-        self.held = self.held.max(pages);
+        self.most_private = self.most_private.max(pages);
     }
 
-    /// They count from this image on; gives the one kept so far.
-    pub fn begin(&mut self, image: Option<ImageId>) -> Option<ImageId> {
-        self.spent = false;
-        std::mem::replace(&mut self.image, image)
+    /// Has the notes count from this image on; returns the base so far.
+    pub fn rebase(&mut self, image: Option<ImageId>) -> Option<ImageId> {
+        self.stale = false;
+        std::mem::replace(&mut self.base, image)
     }
 }
 
-/// Does this with the notes on a VM.
-fn notes<T>(vm: &Vm, work: impl FnOnce(&mut DirtyTracking) -> T) -> T {
+/// Does this with the tracking of a VM's memory.
+fn tracked<T>(vm: &Vm, work: impl FnOnce(&mut DirtyTracking) -> T) -> T {
     work(&mut lock(&vm.attached::<Mutex<DirtyTracking>>()))
 }
 
-/// The image of a VM that is kept for the sake of the next.
+/// Returns the image of a VM that is kept for the sake of the next.
 pub fn kept_image(vm: &Vm) -> Option<ImageId> {
-    notes(vm, |notes| notes.kept())
+    tracked(vm, |tracking| tracking.kept_base())
 }
 
 /// Lets a VM's notes count for nothing; gives the image that was kept for them.
 pub fn forget_image(vm: &Vm) -> Option<ImageId> {
-    notes(vm, |notes| notes.begin(None))
+    tracked(vm, |tracking| tracking.rebase(None))
 }
 
 /// Plan for taking an image of a VM.
@@ -149,8 +150,11 @@ impl Snapshots {
             start: HostAddr(ram.hva),
             pages: ram.len.pages(),
         };
-        let (pages, over) = match (body.is_noted(region), notes(vm, |notes| notes.last())) {
-            (true, Some(last)) => (Pages::Written, Some(last)),
+        let (pages, over) = match (
+            body.is_noted(region),
+            tracked(vm, |tracking| tracking.usable_base()),
+        ) {
+            (true, Some(last)) => (Pages::Dirty, Some(last)),
             (true, None) => (Pages::PrivateAndTrack, vm.record().memory_image),
             (false, _) => (Pages::Private, vm.record().memory_image),
         };
@@ -181,9 +185,9 @@ impl Snapshots {
             .await?;
         let image = match take.pages {
             Pages::Private => None,
-            Pages::PrivateAndTrack | Pages::Written => Some(take.lineage.image),
+            Pages::PrivateAndTrack | Pages::Dirty => Some(take.lineage.image),
         };
-        Ok(notes(vm, |notes| notes.begin(image)))
+        Ok(tracked(vm, |tracking| tracking.rebase(image)))
     }
 
     /// Copies what there is while the VM runs. Where the kernel notes no writes
@@ -197,10 +201,10 @@ impl Snapshots {
     ) -> Result<(), SnapshotError> {
         let begun = Instant::now();
         let next = self.plan(vm, body, ImageId::random()).await?;
-        if next.pages == Pages::Written {
+        if next.pages == Pages::Dirty {
             let pages = Pages::PrivateAndTrack;
-            let own = Take { pages, ..next }.count().await?;
-            notes(vm, |notes| notes.own(own));
+            let private = Take { pages, ..next }.count().await?;
+            tracked(vm, |tracking| tracking.private_pages(private));
         }
         let mut before = PageCount(u64::MAX);
         for _ in 0..ahead.rounds() {
@@ -208,8 +212,8 @@ impl Snapshots {
             let worth_it = match (ahead, take.pages) {
                 (Ahead::Until, Pages::Private) => return Err(SnapshotError::NotNoted),
                 (Ahead::Once, Pages::Private) => false,
-                (Ahead::Until, Pages::PrivateAndTrack | Pages::Written) => true,
-                (Ahead::Once, Pages::PrivateAndTrack | Pages::Written) => {
+                (Ahead::Until, Pages::PrivateAndTrack | Pages::Dirty) => true,
+                (Ahead::Once, Pages::PrivateAndTrack | Pages::Dirty) => {
                     take.count().await? >= WORTH_A_ROUND
                 }
             };
@@ -278,7 +282,7 @@ impl Take {
             pages,
             lineage,
         } = self;
-        notes(vm, DirtyTracking::spent);
+        tracked(vm, DirtyTracking::invalidate);
         let copied = blocking(move || {
             let begun = Instant::now();
             capture(pid, region, lineage, pages, threads)
@@ -287,7 +291,7 @@ impl Take {
         let (captured, took) = copied.await?;
         let counts = captured.counts();
         if pages == Pages::PrivateAndTrack {
-            notes(vm, |notes| notes.whole(counts.scanned));
+            tracked(vm, |tracking| tracking.all_copied(counts.scanned));
         }
         Ok(Copied {
             captured,
@@ -304,29 +308,32 @@ mod tests {
     #[test]
     fn images_are_gone_over_until_much_of_them_was_given_up() {
         let image = ImageId::random();
-        let mut notes = DirtyTracking::default();
-        notes.whole(PageCount(40_000));
-        notes.begin(Some(image));
+        let mut tracking = DirtyTracking::default();
+        tracking.all_copied(PageCount(40_000));
+        tracking.rebase(Some(image));
         // It has more, then less again.
-        for own in [50_000, 38_000] {
-            notes.own(PageCount(own));
-            assert_eq!(notes.last(), Some(image), "{own}");
+        for private in [50_000, 38_000] {
+            tracking.private_pages(PageCount(private));
+            assert_eq!(tracking.usable_base(), Some(image), "{private}");
         }
-        notes.own(PageCount(37_500));
-        assert_eq!((notes.last(), notes.kept()), (None, Some(image)));
-        notes.whole(PageCount(37_500));
-        notes.begin(Some(image));
-        notes.own(PageCount(37_000));
-        assert_eq!(notes.last(), Some(image));
+        tracking.private_pages(PageCount(37_500));
+        assert_eq!(
+            (tracking.usable_base(), tracking.kept_base()),
+            (None, Some(image))
+        );
+        tracking.all_copied(PageCount(37_500));
+        tracking.rebase(Some(image));
+        tracking.private_pages(PageCount(37_000));
+        assert_eq!(tracking.usable_base(), Some(image));
     }
 
     #[test]
     fn little_is_never_much() {
         let image = ImageId::random();
-        let mut notes = DirtyTracking::default();
-        notes.whole(PageCount(2000));
-        notes.begin(Some(image));
-        notes.own(PageCount(0));
-        assert_eq!(notes.last(), Some(image));
+        let mut tracking = DirtyTracking::default();
+        tracking.all_copied(PageCount(2000));
+        tracking.rebase(Some(image));
+        tracking.private_pages(PageCount(0));
+        assert_eq!(tracking.usable_base(), Some(image));
     }
 }

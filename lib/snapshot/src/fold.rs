@@ -87,7 +87,7 @@ impl Snapshots {
                 return;
             };
             let turn = vm.turn().await;
-            if let Ok(body) = vm.body() {
+            if let Ok(body) = vm.running() {
                 snapshots.fold_slices(&vm, &body, &turn).await;
             }
         });

@@ -115,7 +115,7 @@ impl Snapshots {
     /// Ends a generation that will not be used. Not cancel-safe.
     pub async fn discard(&self, parent: &Vm, generation: Generation) {
         self.parts.remove_files(&generation.files());
-        if let Ok(body) = parent.body() {
+        if let Ok(body) = parent.running() {
             generation.next.discard(parent, &*body.machine).await;
         }
         self.end_shells(generation.shells).await;

@@ -134,7 +134,7 @@ impl Snapshots {
         published
     }
 
-    /// Takes it, the parent standing still meanwhile.
+    /// Stops the parent, saves its devices and copies its memory, and lets it go on.
     #[instrument(target = TRACES, name = "pause", level = "debug", skip_all)]
     async fn capture_paused(
         &self,

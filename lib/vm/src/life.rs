@@ -80,7 +80,7 @@ impl Life {
     }
 
     /// Returns the machine, if there is one that is connected to.
-    pub fn body(&self) -> Option<&Arc<RunningVm>> {
+    pub fn running(&self) -> Option<&Arc<RunningVm>> {
         match self {
             Self::Running(body) | Self::Paused(body) => Some(body),
             Self::Starting { body, .. } => body.as_ref(),
@@ -111,7 +111,7 @@ impl Life {
 
     /// Returns the percent of the last time in which its programs waited for memory, if that is much.
     pub fn memory_wait(&self) -> Option<u8> {
-        let percent = self.body()?.guest.memory_wait();
+        let percent = self.running()?.guest.memory_wait();
         (percent > 0).then_some(percent)
     }
 
@@ -124,7 +124,7 @@ impl Life {
             | Self::Paused(_)
             | Self::Ending
             | Self::Stopped
-            | Self::Checkpoint => self.body()?.silence(),
+            | Self::Checkpoint => self.running()?.silence(),
         }
     }
 }

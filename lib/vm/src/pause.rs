@@ -14,7 +14,7 @@ impl Vm {
     /// cancel-safe.
     pub async fn pause(&self, store: &Store, patience: Duration) -> Result<(), VmError> {
         let _turn = self.turn().await;
-        let body = self.body()?;
+        let body = self.running()?;
         if self.is_paused() {
             return Ok(());
         }
@@ -29,7 +29,7 @@ impl Vm {
     /// Lets a paused VM go on. No error if it runs. Not cancel-safe.
     pub async fn unpause(&self, store: &Store) -> Result<(), VmError> {
         let _turn = self.turn().await;
-        let body = self.body()?;
+        let body = self.running()?;
         if let Some(moving) = lock(&self.moving).clone() {
             return Err(VmError::Moving {
                 vm: self.name(),

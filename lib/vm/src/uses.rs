@@ -72,7 +72,7 @@ impl Used {
     /// Types on the console; waits while the guest does not read. Cancel-safe: all is typed or
     /// nothing.
     pub async fn type_in(&self, typed: Vec<u8>) -> Result<(), VmError> {
-        let body = self.vm.body()?;
+        let body = self.vm.running()?;
         match body.machine.console().write(typed).await {
             true => Ok(()),
             false => Err(VmError::NoConsole { vm: self.vm.name() }),

@@ -177,9 +177,9 @@ impl Vm {
     }
 
     /// Returns the running machine, or the error that nothing runs.
-    pub fn body(&self) -> Result<Arc<RunningVm>, VmError> {
+    pub fn running(&self) -> Result<Arc<RunningVm>, VmError> {
         let life = lock(&self.life);
-        if let Some(body) = life.body() {
+        if let Some(body) = life.running() {
             return Ok(body.clone());
         }
         let (state, silence) = (life.shown(), life.silence());
@@ -227,8 +227,8 @@ impl Vm {
         lock(&self.life).silence()
     }
 
-    /// Puts another connection to the same machine in the place of this one.
-    pub fn replace_body(&self, body: Arc<RunningVm>) {
+    /// Sets the running machine: another connection to the same one.
+    pub fn set_running(&self, body: Arc<RunningVm>) {
         let mut life = lock(&self.life);
         let replaced = match &*life {
             Life::Running(_) => Life::Running(body),
@@ -245,7 +245,7 @@ impl Vm {
     /// Takes its machine, which has ended or is about to be ended by the caller.
     pub fn take_running(&self) -> Option<Arc<RunningVm>> {
         let mut life = lock(&self.life);
-        let body = life.body()?.clone();
+        let body = life.running()?.clone();
         *life = Life::Ending;
         Some(body)
     }
@@ -272,7 +272,7 @@ impl Vm {
                 host: peer.clone(),
             }),
             (true, None) => Err(VmError::Paused { vm }),
-            (false, _) => self.body(),
+            (false, _) => self.running(),
         }
     }
 
@@ -291,7 +291,7 @@ impl Vm {
     /// The running part of a VM that can be forked: it stands still, or its agent answers.
     pub fn forkable(&self) -> Result<Arc<RunningVm>, VmError> {
         match self.is_paused() {
-            true => self.body(),
+            true => self.running(),
             false => self.answering(),
         }
     }
@@ -319,7 +319,7 @@ impl Vm {
         let moving = lock(&self.moving);
         let record = lock(&self.record);
         let life = self.life();
-        let pid = life.body().map(|body| body.machine.record().process.pid);
+        let pid = life.running().map(|body| body.machine.record().process.pid);
         VmView {
             id: record.id,
             name: record.name.clone(),

@@ -192,7 +192,7 @@ async fn node_of(node: &Node, host: &Host, vm: &str) -> Result<NodeName, Refusal
 
 fn broke_off() -> Refusal {
     let text = "the node that has it broke off: it may have made the VM";
-    Refusal::new(ErrorKind::Timeout, text).hinting("`forkyard ls` tells")
+    Refusal::new(ErrorKind::Timeout, text).hinting("`forkyard ps` tells")
 }
 
 fn unwritable() -> Refusal {

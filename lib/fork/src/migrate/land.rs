@@ -310,7 +310,7 @@ impl Host {
     /// is: those that this one tells at once.
     async fn find_here(&self, vm: &Arc<Vm>) {
         let resumed = async {
-            match vm.body() {
+            match vm.running() {
                 Ok(_) if vm.is_paused() => Ok(()),
                 Ok(body) => Ok(body.guest.resume().await?),
                 Err(error) => Err(error),

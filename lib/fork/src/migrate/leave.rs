@@ -125,7 +125,7 @@ impl Host {
         Ok(Leaving {
             id: ForkId::random(),
             vm,
-            body: vm.body()?,
+            body: vm.running()?,
             share: Share::of(peer, 1, 1),
             key: crate::remote::draw()?,
             pager,

@@ -13,7 +13,7 @@ impl Host {
                 why: why.to_owned(),
             })
         };
-        vm.body()?;
+        vm.running()?;
         if let Some(VolumeUse::Below(_)) = vm.record().volume {
             return refuse("its disk lies over a snapshot of a volume of this host");
         }

@@ -44,7 +44,7 @@ impl Host {
     pub(super) async fn back(&self, vm: &Vm) -> Result<(), HostError> {
         self.pass_on_no_more(vm).await;
         if !was_paused(vm)
-            && let Ok(body) = vm.body()
+            && let Ok(body) = vm.running()
         {
             vm.enter(&self.parts.store, Life::Running(body.clone()), |_| {})?;
             body.go_on().await?;
@@ -157,7 +157,7 @@ impl Host {
 
     /// A VM goes on here that this daemon, or the one before, had stopped.
     async fn take_back(&self, vm: &Arc<Vm>) -> Result<(), HostError> {
-        if vm.body().is_ok() {
+        if vm.running().is_ok() {
             return self.back(vm).await;
         }
         let was_paused = was_paused(vm);

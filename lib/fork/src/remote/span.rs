@@ -305,8 +305,8 @@ impl Host {
         }))
     }
 
-    /// Hears of families from the host that lent this one places of them, and says how
-    /// this one stands to them. Not cancel-safe.
+    /// Updates which hosts have which members of families, as the host says that lent this one places
+    /// of them; returns how this one stands to them. Not cancel-safe.
     pub async fn update_families(
         &self,
         request: PeerFamiliesRequest,

@@ -43,7 +43,7 @@ pub(crate) struct Draft {
     parent: Option<Image>,
     ready: Ready,
     /// Similar images, the most similar last.
-    kin: Vec<Candidate>,
+    similar: Vec<Candidate>,
 }
 
 impl Draft {
@@ -51,18 +51,21 @@ impl Draft {
     pub fn new(layer: Arc<Layer>, base: Base, now: Instant) -> Result<Self, Refusal> {
         let lineage = layer.lineage();
         let image = Image::new(layer, base.parent.as_ref()).map_err(|error| bad_layer(&error))?;
-        let mut kin: Vec<_> = base
+        let mut similar: Vec<_> = base
             .candidates
             .into_iter()
             .map(|(candidate, fingerprint)| (fingerprint.likeness(&image), candidate))
-            .filter(|(likeness, _)| *likeness >= Similarity::KIN)
+            .filter(|(likeness, _)| *likeness >= Similarity::ALIKE)
             .collect();
-        kin.sort_by_key(|(likeness, _)| *likeness);
+        similar.sort_by_key(|(likeness, _)| *likeness);
         Ok(Self {
             lineage,
             parent: base.parent,
             ready: Ready::new(image, lineage.parent, now),
-            kin: kin.into_iter().map(|(_, candidate)| candidate).collect(),
+            similar: similar
+                .into_iter()
+                .map(|(_, candidate)| candidate)
+                .collect(),
         })
     }
 
@@ -146,18 +149,23 @@ impl<W> Catalog<W> {
     /// Predicts the working set of a draft's clones: that of the most similar image, or else of
     /// its parent.
     pub(super) fn working_set_for(&self, draft: &Draft) -> Vec<Run> {
-        let of_kin = |candidate: &Candidate| match candidate {
+        let working_set = |candidate: &Candidate| match candidate {
             Candidate::Past(number) => self.memory.working_set(*number).map(<[Run]>::to_vec),
             Candidate::Living(node) => Some(self.entries.get(node)?.working_set()),
         };
         let wanted = |runs: &Vec<Run>| !runs.is_empty();
-        let kin = draft.kin.iter().rev().filter_map(of_kin).find(wanted);
+        let similar = draft
+            .similar
+            .iter()
+            .rev()
+            .filter_map(working_set)
+            .find(wanted);
         let parent = || {
             let node = self.names.get(&draft.lineage.parent?)?;
             Some(self.entries.get(node)?.working_set())
         };
         let size = draft.pages();
-        let inside = kin.or_else(parent).into_iter().flatten();
+        let inside = similar.or_else(parent).into_iter().flatten();
         inside.filter_map(|run| run.within(size)).collect()
     }
 }

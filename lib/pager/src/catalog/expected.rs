@@ -64,10 +64,10 @@ impl<W> Catalog<W> {
             let runs: Vec<_> = next.into_iter().collect();
             let runs = uses.touched.missing(&runs);
             let next = (!runs.is_empty()).then_some(Push { node, image, runs });
-            let kin = due.then(|| self.push(node, now)).flatten();
+            let unread = due.then(|| self.push(node, now)).flatten();
             return Expected {
                 next: None,
-                push: next.into_iter().chain(kin).reduce(Push::and),
+                push: next.into_iter().chain(unread).reduce(Push::and),
             };
         }
         Expected { next, push: None }

@@ -288,7 +288,7 @@ fn spawn(directory: &Path, settings: Settings) -> Option<Process> {
     None
 }
 
-fn care() -> PagerOptions {
+fn options() -> PagerOptions {
     let milliseconds = |text: String| text.parse().expect("a number");
     PagerOptions {
         prefetch: match env::var(PREFETCH) {
@@ -313,7 +313,7 @@ fn be_a_pager() {
     let setup = Setup {
         mount: mount_of(&directory),
         socket: socket_of(&directory),
-        care: care(),
+        options: options(),
         programs: kept.then(|| programs.clone()),
     };
     let started = match Role::given() {

@@ -1,7 +1,7 @@
-//! Command lines of the documentation, which must be understood.
+//! Command lines of the documentation, which must be understood, and commands that messages name.
 
 use super::super::Args;
-use clap::{Parser, error::ErrorKind};
+use clap::{CommandFactory, Parser, error::ErrorKind};
 use std::{
     fs,
     path::{Path, PathBuf},
@@ -11,7 +11,7 @@ use std::{
 fn every_command_line_in_the_documentation_is_understood() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut pages = vec![root.join("README.md")];
-    collect(&root.join("docs"), &mut pages);
+    collect(&root.join("docs"), "md", &mut pages);
     let mut count = 0;
     let mut refused = Vec::new();
     for page in pages {
@@ -35,6 +35,70 @@ fn every_command_line_in_the_documentation_is_understood() {
 }
 
 #[test]
+fn every_command_that_a_message_names_is_there() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let mut files = Vec::new();
+    for folder in ["bin", "lib", "types"] {
+        collect(&root.join(folder), "rs", &mut files);
+    }
+    let mut count = 0;
+    let mut wrong = Vec::new();
+    for file in files {
+        let text = fs::read_to_string(&file).expect("a file");
+        for named in named(&text) {
+            count += 1;
+            if let Some(word) = not_a_command(named) {
+                wrong.push(format!("{}: {named:?}: no {word:?}", file.display()));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(count > 100, "only {count} commands were found");
+}
+
+#[test]
+fn commands_that_are_not_there_are_found_out() {
+    for (named, wrong) in [
+        ("ls", Some("ls")),
+        ("image", None),
+        ("image ls", None),
+        ("image list", Some("list")),
+        ("rm p", None),
+        ("exec VM -- nosuch", None),
+        ("node --help", None),
+    ] {
+        assert_eq!(not_a_command(named), wrong, "{named}");
+    }
+}
+
+/// Gives what stands between backticks after the name of this program.
+fn named(text: &str) -> impl Iterator<Item = &str> {
+    let spans = text.split(concat!("`", "forkyard ")).skip(1);
+    spans.map(|rest| {
+        rest.split(['`', '\n', '\\', '"'])
+            .next()
+            .unwrap_or_default()
+    })
+}
+
+/// Finds the first word where a command is due that is none.
+fn not_a_command(named: &str) -> Option<&str> {
+    let all = Args::command();
+    let mut command = &all;
+    for word in named.split_whitespace() {
+        let is_word = word.chars().all(|c| c.is_ascii_lowercase() || c == '-');
+        if !is_word || word.starts_with('-') || !command.has_subcommands() {
+            return None;
+        }
+        match command.find_subcommand(word) {
+            Some(found) => command = found,
+            None => return Some(word),
+        }
+    }
+    None
+}
+
+#[test]
 fn command_lines_are_found_as_a_shell_would() {
     assert_eq!(
         commands("    $ forkyard exec p -- sh -c 'a b; c' >out 2>&1 # why"),
@@ -53,12 +117,12 @@ fn command_lines_are_found_as_a_shell_would() {
     assert!(commands("    forkyard exec p -- …").is_empty());
 }
 
-fn collect(folder: &Path, into: &mut Vec<PathBuf>) {
+fn collect(folder: &Path, kind: &str, into: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(folder).expect("a folder") {
         let path = entry.expect("an entry").path();
         if path.is_dir() {
-            collect(&path, into);
-        } else if path.extension().is_some_and(|end| end == "md") {
+            collect(&path, kind, into);
+        } else if path.extension().is_some_and(|end| end == kind) {
             into.push(path);
         }
     }
