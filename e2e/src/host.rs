@@ -3,6 +3,7 @@
 //! Dropped, it is ended and removed whatever state it is in; if the test is
 //! failing, its logs are shown first.
 
+mod knock;
 mod processes;
 pub(crate) mod woken;
 
@@ -136,15 +137,13 @@ impl Host {
     /// Starts a host with a VM `p` of the smallest image, and `options` of
     /// `run`.
     pub fn with_p<const N: usize>(options: [&str; N]) -> Self {
-        Self::new().running_p(options)
+        Self::new().running_p(&options)
     }
 
-    fn running_p<const N: usize>(self, options: [&str; N]) -> Self {
+    fn running_p(self, options: &[&str]) -> Self {
         let host = self;
         let words = ["run", "tiny", "--name", "p"];
-        host.start(words.iter().chain(&options), "")
-            .wait()
-            .exited(0);
+        host.start(words.iter().chain(options), "").wait().exited(0);
         // Memory that is known to be memory, and disk that is known to be disk.
         host.sh("p", "mkdir -p /m /d && mount -t tmpfs m /m");
         host

@@ -17,14 +17,14 @@ use std::sync::{Arc, OnceLock};
 impl Host {
     /// A host with a VM `p` of the smallest image that has been woken.
     pub fn with_woken_p<const N: usize>(options: [&str; N]) -> Self {
-        Self::waking().running_p(options)
+        Self::waking().running_p(&options)
     }
 
     /// Such a host, in which a guest may take long to answer: much goes on in it.
     pub fn with_busy_p() -> Self {
         Self::waking()
             .telling("FORKYARD_PATIENCE", "240")
-            .running_p([])
+            .running_p(&[])
     }
 
     /// A host that wakes what it runs, which is to be of the smallest image and the usual size:

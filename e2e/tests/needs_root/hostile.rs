@@ -217,7 +217,7 @@ fn users_of_the_host_see_nothing(host: &Host) {
 
 #[test]
 fn a_guest_that_never_stops_talking_fills_no_disk_and_waits_for_no_daemon() {
-    let host = Host::with_woken_p([]);
+    let host = Host::waking().running_p_behind_a_door(&[]);
     let folder = host
         .folder()
         .join("run/vms")
@@ -249,9 +249,11 @@ fn a_guest_that_never_stops_talking_fills_no_disk_and_waits_for_no_daemon() {
     });
 
     // More than any socket holds, without a reader: it gets to its end all the same.
-    let script = "sleep 3; head -c 400k /dev/zero >/dev/ttyS0; poweroff -f";
+    let script = "head -c 400k /dev/zero >/dev/ttyS0; poweroff -f";
+    let script = format!("{}; {script}", Host::UNTIL_KNOCKED);
     host.sh("p", &format!("({script}) </dev/null >/dev/null 2>&1 &"));
     host.kill_9("forkyardd");
+    host.knock();
     eventually("its end", || {
         host.processes("qemu-system-x86_64").is_empty()
     });
