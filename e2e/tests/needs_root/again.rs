@@ -3,12 +3,9 @@
 use forkyard_e2e::{Host, eventually};
 use forkyard_types::{VmState, VmView};
 
-/// Has a guest do something that ends it, after the command that asks for it.
-fn soon(host: &Host, vm: &str, what: &str) {
-    host.sh(
-        vm,
-        &format!("(sleep 0.3; {what}) </dev/null >/dev/null 2>&1 &"),
-    );
+/// Has a guest do something that ends it, and the command that asks for it.
+fn end_by(host: &Host, vm: &str, what: &str) {
+    host.start(["exec", vm, "--", "sh", "-c", what], "").wait();
 }
 
 #[test]
@@ -47,7 +44,7 @@ fn a_vm_that_reboots_or_is_started_has_its_disk_name_and_address_and_a_clone_say
         );
         now
     };
-    soon(host, "p", "reboot");
+    end_by(host, "p", "reboot");
     let second = again(&first);
     assert_ne!(second.pid, first.pid);
     // As good as any other: it is forked, and reaches its clones.
@@ -56,7 +53,7 @@ fn a_vm_that_reboots_or_is_started_has_its_disk_name_and_address_and_a_clone_say
     host.sh("p", &format!("ping -c 1 -W 60 {}", clone.address.ip));
 
     // At once, and without a word on its console.
-    soon(host, "p-2", "echo b >/proc/sysrq-trigger");
+    end_by(host, "p-2", "echo b >/proc/sysrq-trigger");
     host.wait_stopped("p-2");
     let told = host.vm("p-2").failure.expect("a reason");
     assert!(told.starts_with("its guest restarted"), "{told}");
@@ -74,13 +71,13 @@ fn a_vm_that_reboots_or_is_started_has_its_disk_name_and_address_and_a_clone_say
     host.ok(["start", "p"]);
     assert_eq!(host.vm("p").epoch, third.epoch);
 
-    soon(host, "p", "echo c >/proc/sysrq-trigger");
+    end_by(host, "p", "echo c >/proc/sysrq-trigger");
     host.wait_stopped("p");
     let told = host.vm("p").failure.expect("a reason");
     assert!(told.contains("kernel gave up"), "{told}");
     assert_eq!(host.vm("p-1").state, VmState::Running);
 
-    soon(host, "p-1", "poweroff -f");
+    end_by(host, "p-1", "poweroff -f");
     host.wait_stopped("p-1");
     assert_eq!(host.vm("p-1").failure, None);
 }

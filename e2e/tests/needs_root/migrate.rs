@@ -66,9 +66,7 @@ fn a_vm_goes_on_elsewhere_as_who_it_is_and_comes_back() {
     );
     let address = sibling.address.ip.to_string();
     here.sh("p", &COUNT.replace("SIBLING", &address));
-    eventually("it to count", || {
-        !here.sh("p", "cat /m/n 2>/dev/null || true").is_empty()
-    });
+    here.wait_in("p", "[ -s /m/n ]");
     let client = here.start(["exec", "p", "--", "sh", "-c", SAY], "");
     eventually("it says something", || !client.said().is_empty());
     let before: VmInspect = here.json(["inspect", "p"]);

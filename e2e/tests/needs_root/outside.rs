@@ -1,6 +1,6 @@
 //! The command line: what it answers, and how it exits.
 
-use forkyard_e2e::{Host, eventually};
+use forkyard_e2e::Host;
 use forkyard_types::{Diagnosis, ForkResponse, GuestImage, VmInspect, VmState, VmView};
 use std::fs;
 
@@ -209,7 +209,7 @@ fn a_command_in_a_guest_is_as_if_it_ran_here(host: &Host) {
         outcome.stderr
     );
     // It is hung up on, and ends by itself.
-    eventually("its end", || host.sh("p", "pidof sleep || true").is_empty());
+    host.wait_in("p", "! pidof sleep");
 }
 
 #[track_caller]

@@ -1,6 +1,6 @@
 //! A member of a family moves while others on other hosts talk to it.
 
-use forkyard_e2e::{Cluster, Host};
+use forkyard_e2e::{Cluster, Host, eventually};
 use forkyard_types::{Address, CloneResult, ForkResponse, Mac, MigrateResponse, VmView};
 use nix::{
     poll::{PollFd, PollFlags, PollTimeout, poll},
@@ -14,7 +14,7 @@ use std::{
     process::{Child, Command, Stdio},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU16, Ordering::Relaxed},
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -22,6 +22,8 @@ use std::{
 
 /// Between two packets: as many as a port keeps are sent in 20 s, far longer than a VM stands still.
 const BETWEEN: Duration = Duration::from_millis(20);
+/// Packets that come back before each move, and after it.
+const AROUND: u16 = 20;
 /// The virtio-net header before each frame.
 const HEADER: usize = 10;
 /// Interface of one that talks.
@@ -31,6 +33,8 @@ const TAP: &str = "talker";
 /// one host, at a place of that host's that no VM has.
 struct Talker {
     stop: Arc<AtomicBool>,
+    /// Packets that have come back.
+    back: Arc<AtomicU16>,
     thread: JoinHandle<Account>,
 }
 
@@ -56,8 +60,17 @@ impl Talker {
             assert!(ip.success());
             tap
         });
-        let thread = thread::spawn(move || talk(&tap, own, to, &stopped));
-        Self { stop, thread }
+        let back = Arc::new(AtomicU16::new(0));
+        let counted = back.clone();
+        let thread = thread::spawn(move || talk(&tap, own, to, &stopped, &counted));
+        Self { stop, back, thread }
+    }
+
+    /// Waits until so many more packets have come back.
+    #[track_caller]
+    fn hears(&self, more: u16) {
+        let wanted = self.back.load(Relaxed) + more;
+        eventually("answers", || self.back.load(Relaxed) >= wanted);
     }
 
     fn end(self) -> Account {
@@ -66,7 +79,13 @@ impl Talker {
     }
 }
 
-fn talk(tap: &OwnedFd, own: Address, to: Address, stopped: &AtomicBool) -> Account {
+fn talk(
+    tap: &OwnedFd,
+    own: Address,
+    to: Address,
+    stopped: &AtomicBool,
+    back: &AtomicU16,
+) -> Account {
     let mut account = Account::default();
     let (mut next, mut heard) = (Instant::now(), None);
     let mut ended = None;
@@ -100,6 +119,7 @@ fn talk(tap: &OwnedFd, own: Address, to: Address, stopped: &AtomicBool) -> Accou
         }
         if let Some(number) = answer(frame, own) {
             *account.back.entry(number).or_default() += 1;
+            back.fetch_add(1, Relaxed);
             let now = Instant::now();
             let since = heard.replace(now).map(|before| now - before);
             account.silence = account.silence.max(since.unwrap_or_default());
@@ -189,6 +209,16 @@ impl Watch {
             let bridge = bridge.args(["monitor", "fdb"]).stdout(Stdio::piped());
             bridge.spawn().expect("bridge")
         });
+        let number = child.id().to_string();
+        eventually("it to listen", || {
+            // Of each socket: where it lies, its protocol, its process, its groups.
+            let sockets = format!("/proc/{number}/net/netlink");
+            let sockets = std::fs::read_to_string(sockets).expect("it runs");
+            sockets.lines().any(|line| {
+                let words: Vec<_> = line.split_whitespace().collect();
+                words.get(2) == Some(&&*number) && words.get(3).is_some_and(|it| *it != "00000000")
+            })
+        });
         let output = BufReader::new(child.stdout.take().expect("piped"));
         let lines = thread::spawn(move || {
             let lines = output.lines().map_while(Result::ok);
@@ -248,11 +278,11 @@ fn nothing_that_is_sent_to_a_vm_that_moves_is_lost_or_doubled_and_its_mac_moves_
             .zip(&beside)
             .map(|(host, own)| Talker::start(host, *own, p.address, family.clone()))
             .collect();
-        thread::sleep(Duration::from_secs(1));
+        talkers.iter().for_each(|talker| talker.hears(AROUND));
         let there = format!("h{to}");
         let answer = moved(hosts[from], &there);
         assert_eq!(answer.vm.host.as_deref(), Some(there.as_str()));
-        thread::sleep(Duration::from_secs(1));
+        talkers.iter().for_each(|talker| talker.hears(AROUND));
         for (talker, host) in talkers.into_iter().zip(["h0", "h1", "h2"]) {
             let account = talker.end();
             eprintln!(
@@ -271,8 +301,8 @@ fn nothing_that_is_sent_to_a_vm_that_moves_is_lost_or_doubled_and_its_mac_moves_
         // Not by its former host any more.
         let before = come(hosts[from], &family);
         let talker = Talker::start(hosts[third], beside[third], p.address, family.clone());
-        thread::sleep(BETWEEN * 5);
-        assert!(!talker.end().back.is_empty());
+        talker.hears(5);
+        talker.end();
         assert_eq!(
             come(hosts[from], &family),
             before,

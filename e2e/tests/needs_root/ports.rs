@@ -70,9 +70,8 @@ fn servers_on_any_address_are_reached_and_a_connection_stays_the_parents_in_a_fo
 
     // Nothing of it stays in the guest.
     drop(open);
-    let programs = "ps | grep 'forkyard-guest connec[t]' | wc -l";
     for vm in ["p", "p-1"] {
-        eventually("they have ended", || host.sh(vm, programs) == "0");
+        host.wait_in(vm, "! ps | grep 'forkyard-guest connec[t]'");
     }
     running.interrupt();
     running.wait().exited(130);

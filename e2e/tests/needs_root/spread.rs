@@ -4,6 +4,9 @@ use forkyard_e2e::{Cluster, Host, eventually};
 use forkyard_types::{ListedVm, NodeView, VmInspect};
 use std::collections::BTreeMap;
 
+/// What a clone does until it is let go on.
+const UNTIL_TOLD: &str = "until [ -e /m/go ]; do sleep 0.2; done";
+
 /// Two nodes, of which the first has room for one clone of `p`, which runs there.
 fn two() -> Cluster {
     let mut cluster = Cluster::of_waking_nodes(2);
@@ -42,6 +45,24 @@ fn begin(host: &Host, each: &str) {
     host.sh("p", &format!("({script}) </dev/null >/m/said 2>&1 &"));
 }
 
+/// Has p begin, and waits until it has three clones. Nothing runs in p until they are there: it
+/// would be in them, too.
+#[track_caller]
+fn with_three(host: &Host, each: &str) -> BTreeMap<String, String> {
+    begin(host, each);
+    eventually("three clones", || clones(host).len() == 3);
+    host.wait_in("p", "[ -e /m/cloned ]");
+    clones(host)
+}
+
+/// Lets clones go on that wait for a file. What comes of it may cut off the client that says so.
+fn let_go<'a>(from: &Host, clones: impl IntoIterator<Item = &'a String>) {
+    for clone in clones {
+        from.start(["exec", clone, "--", "touch", "/m/go"], "")
+            .wait();
+    }
+}
+
 /// Waits until what clones took of `h0` is given back, which is not at once when they are gone.
 fn room_for_one(from: &Host) {
     eventually("room for one here", || {
@@ -78,12 +99,7 @@ fn a_guests_ticket_has_clones_on_other_hosts_and_its_join_has_their_statuses() {
 
     room_for_one(a);
     // Daemons come and go, wherever.
-    let until_told = "until [ -e /m/go ]; do sleep 0.2; done";
-    begin(a, &format!("{until_told}; vmfork exit $((n+20))"));
-    eventually("three clones", || {
-        a.sh("p", "ls /m/cloned 2>&1 || true") == "/m/cloned"
-    });
-    let there = clones(a);
+    let there = with_three(a, &format!("{UNTIL_TOLD}; vmfork exit $((n+20))"));
     let on = |node: &str| there.values().filter(|at| *at == node).count();
     assert_eq!((on("h1"), there.len()), (2, 3), "{there:?}");
     cluster.kill_daemon(0);
@@ -91,11 +107,7 @@ fn a_guests_ticket_has_clones_on_other_hosts_and_its_join_has_their_statuses() {
     cluster.start(1);
     cluster.start(0);
     let a = cluster.host(0);
-    for clone in there.keys() {
-        // Not at once: the client that says so is not to be cut off by what comes of it.
-        let go = "(sleep 1; touch /m/go) </dev/null >/dev/null 2>&1 &";
-        a.sh(clone, go);
-    }
+    let_go(a, there.keys());
     assert_eq!(joined(a), "1 21\n2 22\n3 23");
     eventually("their end", || clones(a).is_empty());
     assert_eq!(a.json::<VmInspect>(["inspect", "p"]).forks.len(), 2);
@@ -127,10 +139,7 @@ fn a_guests_ticket_has_clones_on_other_hosts_and_its_join_has_their_statuses() {
 fn a_ticket_that_is_killed_ends_clones_on_other_hosts_and_lost_hosts_end_a_join() {
     let cluster = two();
     let a = cluster.host(0);
-    begin(a, "sleep 600");
-    eventually("three clones", || {
-        clones(a).len() == 3 && a.sh("p", "ls /m/cloned || true") == "/m/cloned"
-    });
+    with_three(a, "sleep 600");
     // A request that waits for them is told that there is nothing to wait for any more.
     a.sh("p", "vmfork kill $(cat /m/t)");
     // What a node says of others may be a second old.
@@ -139,11 +148,13 @@ fn a_ticket_that_is_killed_ends_clones_on_other_hosts_and_lost_hosts_end_a_join(
 
     room_for_one(a);
     a.sh("p", "rm /m/cloned /m/said; rm -f /m/joined");
-    begin(a, "[ $n != 1 ] || { sleep 5; vmfork exit 7; }; sleep 600");
-    eventually("three clones", || {
-        a.sh("p", "ls /m/cloned 2>&1 || true") == "/m/cloned"
-    });
+    let there = with_three(
+        a,
+        &format!("[ $n != 1 ] || {{ {UNTIL_TOLD}; vmfork exit 7; }}; sleep 600"),
+    );
     cluster.cut(1);
+    let here = there.iter().filter(|(_, node)| *node == "h0");
+    let_go(a, here.map(|(clone, _)| clone));
     assert_eq!(joined(a), "1 7\n2 lost\n3 lost");
     // They ran on; they are not awaited when their host is heard of again.
     assert_eq!(clones(a).len(), 2);
