@@ -4,6 +4,15 @@
 use crate::MACHINE;
 use forkyard_e2e::{Host, Process, eventually};
 use forkyard_types::{VmState, VmView};
+use std::{
+    net::{Ipv4Addr, UdpSocket},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread::{self, JoinHandle},
+    time::Duration,
+};
 
 fn sleeps(host: &Host, name: &str, state: VmState) {
     eventually("a VM that sleeps", || {
@@ -12,14 +21,44 @@ fn sleeps(host: &Host, name: &str, state: VmState) {
     });
 }
 
-/// A datagram to a published port every half a second, for four and a half seconds.
-const SENDS: &str = r#"
-import socket, time
-with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
-    for _ in range(9):
-        sender.sendto(b"x", ("127.0.0.1", 8080))
-        time.sleep(0.5)
-"#;
+/// Published ports of the VMs `w` and `c`.
+const PORTS: [u16; 2] = [8080, 8081];
+
+/// Datagrams to published ports, ten a second, until this is dropped.
+struct Sending {
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
+}
+
+impl Sending {
+    fn to(host: &Host, ports: &'static [u16]) -> Self {
+        let here = Ipv4Addr::LOCALHOST;
+        let socket = host.within(move || UdpSocket::bind((here, 0)).expect("bound"));
+        let stop = Arc::new(AtomicBool::new(false));
+        let stopped = stop.clone();
+        let thread = thread::spawn(move || {
+            while !stopped.load(Relaxed) {
+                for port in ports {
+                    socket.send_to(b"x", (here, *port)).expect("sent");
+                }
+                thread::sleep(Duration::from_millis(100));
+            }
+        });
+        let thread = Some(thread);
+        Self { stop, thread }
+    }
+}
+
+impl Drop for Sending {
+    fn drop(&mut self) {
+        self.stop.store(true, Relaxed);
+        if let Some(Err(failed)) = self.thread.take().map(JoinHandle::join)
+            && !thread::panicking()
+        {
+            std::panic::resume_unwind(failed);
+        }
+    }
+}
 
 #[test]
 fn a_vm_that_is_not_used_sleeps_and_is_woken_by_its_next_use() {
@@ -30,34 +69,46 @@ fn a_vm_that_is_not_used_sleeps_and_is_woken_by_its_next_use() {
     // A command that does nothing is a use.
     let used = host.start(["exec", "p", "--", "sh", "-c", "wait"], "");
     // So is what a published port brings.
-    let port = "8080:80/udp";
-    host.ok([
-        "run",
-        "tiny",
-        "--name",
-        "w",
-        "--idle",
-        "2",
-        "--publish",
-        port,
-    ]);
-    host.python(SENDS);
-    assert_eq!(host.vm("p").state, VmState::Running);
-    assert_eq!(host.vm("w").state, VmState::Running);
+    let run = |name: &str, port: u16| {
+        let published = format!("{port}:80/udp");
+        let words = ["run", "tiny", "--name", name, "--idle", "2"];
+        let words = words.into_iter().chain(["--publish", &published]);
+        host.start(words, "").wait().exited(0);
+    };
+    run("w", PORTS[0]);
+    let sending = Sending::to(&host, &PORTS[..1]);
+    // The one that is not used falls asleep, twice, and the others do not.
+    run("c", PORTS[1]);
+    for _ in 0..2 {
+        sleeps(&host, "c", VmState::Paused);
+        assert_eq!(host.vm("p").state, VmState::Running);
+        assert_eq!(host.vm("w").state, VmState::Running);
+        host.sh("c", "true");
+    }
+    drop(sending);
     used.interrupt();
     drop(used);
     sleeps(&host, "w", VmState::Paused);
     // It wakes a VM, too; what is sent to others, or by the host, does not.
     host.sh("p", "true");
     assert!(host.vm("w").asleep);
-    host.python(SENDS);
-    let w = host.vm("w");
-    assert_eq!((w.asleep, w.state), (false, VmState::Running));
+    let sending = Sending::to(&host, &PORTS[..1]);
+    eventually("it to be woken", || {
+        let w = host.vm("w");
+        (w.asleep, w.state) == (false, VmState::Running)
+    });
+    drop(sending);
     sleeps(&host, "w", VmState::Paused);
-    // What its user has paused stays so.
+    // What its user has paused stays so, while the same wakes the other.
     host.ok(["pause", "w"]);
-    host.python(SENDS);
+    for _ in 0..2 {
+        sleeps(&host, "c", VmState::Paused);
+        let _sending = Sending::to(&host, &PORTS);
+        eventually("the other to be woken", || !host.vm("c").asleep);
+    }
     assert_eq!(host.vm("w").state, VmState::Paused);
+    assert!(!host.vm("w").asleep);
+    host.ok(["rm", "c"]);
     host.ok(["rm", "w"]);
     sleeps(&host, "p", VmState::Paused);
     assert!(host.ok(["ps"]).contains("asleep"));
