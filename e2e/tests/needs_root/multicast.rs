@@ -10,7 +10,7 @@ const PAGES: u32 = 6000;
 /// Mbit/s at which one gets what a clone needs to start soon, and the rest not.
 const SLOW: u32 = 40;
 /// At which one that has started gets next to nothing.
-const CRAWL: u32 = 4;
+const CRAWL: u32 = 2;
 const FAST: u32 = 10_000;
 
 /// A clone on each of the next two hosts.
@@ -71,7 +71,8 @@ fn what_two_hosts_want_is_sent_once_unless_that_is_forbidden() {
         .sum();
     assert!(came >= u64::from(2 * PAGES), "{came} pages came");
     assert!(sent.group("pages_sent") > u64::from(PAGES / 2), "{sent:?}");
-    let went = sent.all("pages_sent");
+    // What was lost on a busy machine, and sent again by the same way, is not counted.
+    let went = sent.all("pages_sent") - sent.all("pages_resent");
     assert!(went * 10 < came * 9, "{came} came: {sent:?}");
     // The hosts ask for the same, at the same time.
     assert!(sent.all("pages_asked") > 0, "{sent:?}");
