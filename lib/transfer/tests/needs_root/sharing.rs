@@ -54,7 +54,9 @@ fn clients_in_lockstep_share_what_is_sent_to_the_group() {
     }
     let sent = stats();
     assert!(sent.group_bytes * 4 > sent.bytes, "{sent:?}");
-    assert!(sent.pages < 3 * 2000, "four alone take 8000: {sent:?}");
+    // What was lost on a busy machine, and sent again by the same way, is not counted.
+    let once = sent.pages - sent.again;
+    assert!(once < 3 * 2000, "four alone take 8000: {sent:?}");
 }
 
 #[test]
