@@ -275,7 +275,11 @@ fn who_does_not_yield_is_named_and_capped_until_the_police_ends() {
     let police = host.start(words.iter().chain(&["-o", "json"]), "");
     in_the_end("the greedy one to be capped", || capped(&host) == ["p"]);
     let cap = cap(&host, "p") / 100.0;
-    in_the_end("it to use no more than that", || uses(greedy) < 1.15 * cap);
+    let mut since = f64::MAX;
+    in_the_end("it to use no more than that", || {
+        since = uses(greedy);
+        since < 1.15 * cap
+    });
     assert_eq!(host.sh("p", "hostname"), "p", "it answers");
     // Without the daemon it waits for the next, and no VM is let go.
     host.kill_9("forkyardd");
@@ -292,7 +296,11 @@ fn who_does_not_yield_is_named_and_capped_until_the_police_ends() {
     assert_eq!(named["guest"], "p");
     assert!(named["capped_percent"].as_u64() >= Some(5), "{named}");
     let used = named["used"].as_f64().expect("CPUs");
-    assert!(used > 1.15 * cap, "it used more before: {named}");
+    // What others leave it, on a busy machine, may be little more.
+    assert!(
+        used > cap.max(since),
+        "it used more before: {named}, {since} since"
+    );
     assert!(capped(&host).is_empty());
     eventually("the dispatcher to go by itself", || {
         host.processes("forkyard-dispatcher").is_empty()
