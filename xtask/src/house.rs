@@ -1,6 +1,6 @@
-//! House rules no tool knows: length of files, and their language.
+//! House rules no tool knows: length of files, their language, and promises about cancelling.
 
-use crate::language;
+use crate::{cancel, language};
 use anyhow::{Context, Result, bail};
 use std::{
     fs,
@@ -27,6 +27,10 @@ pub fn check(root: &Path) -> Result<()> {
             }
             let faults = language::faults(&text, is_test(path));
             broken.extend(faults.iter().map(|why| format!("{}:{why}", path.display())));
+            if cancel::applies(path) && !is_test(path) {
+                let faults = cancel::faults(&text);
+                broken.extend(faults.iter().map(|why| format!("{}:{why}", path.display())));
+            }
         }
     }
     if !broken.is_empty() {

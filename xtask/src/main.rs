@@ -10,6 +10,7 @@
 //! The Makefile has a short name for each.
 
 mod beside;
+mod cancel;
 mod check;
 mod clients;
 mod dist;

@@ -50,7 +50,7 @@ struct Next {
 }
 
 impl Host {
-    /// Looks, and changes nothing.
+    /// Looks, and changes nothing. Cancel-safe.
     pub async fn examine(&self) -> Result<Diagnosis, HostError> {
         if let Some(silent) = self.without_pager().await? {
             return Ok(silent);
@@ -63,7 +63,8 @@ impl Host {
         })
     }
 
-    /// Looks, removes what was left behind, and has the host take packets for all addresses of VMs again.
+    /// Looks, removes what was left behind, and has the host take packets for all addresses of VMs again. Not
+    /// cancel-safe: run it on a task of its own; what it did not come to is found by the next call.
     pub async fn repair(&self) -> Result<Diagnosis, HostError> {
         if let Some(silent) = self.without_pager().await? {
             return Ok(silent);

@@ -47,7 +47,7 @@ impl Host {
     }
 
     /// Powers a VM off. Its record and disk stay until it is removed. One that
-    /// is paused goes on first, to end in good order.
+    /// is paused goes on first, to end in good order. Not cancel-safe: run it on a task of its own.
     pub async fn stop(&self, vm: &str) -> Result<VmView, HostError> {
         let vm = self.vm(vm)?;
         let _one = vm.sleep.lock().await;

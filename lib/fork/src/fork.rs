@@ -75,14 +75,15 @@ pub(crate) struct Forked {
 }
 
 impl Host {
-    /// Forks a running VM from outside (transitive fork, paper section 2.3).
+    /// Forks a running VM from outside (transitive fork, paper section 2.3). Not cancel-safe: run it on a
+    /// task of its own.
     pub async fn fork(&self, vm: &str, request: ForkRequest) -> Result<ForkResponse, HostError> {
         self.fork_as(ForkId::random(), vm, request, || {}).await
     }
 
     /// Starts a fork without waiting for it once it is clear that there is something to
     /// do: clones are listed as they come, and failures are in the log. `done` is told
-    /// in the end which were made.
+    /// in the end which were made. If cancelled, the fork goes on.
     pub async fn launch_fork(
         &self,
         vm: String,

@@ -41,7 +41,8 @@ pub struct Host {
 
 impl Host {
     /// Takes over a host: its records, its pager, and the VMs that an earlier
-    /// daemon left running on this engine. What that daemon left half done is undone.
+    /// daemon left running on this engine. What that daemon left half done is undone. Not cancel-safe: VMs
+    /// may be taken over in part. The next call goes on with the rest.
     pub async fn open(
         folders: Folders,
         options: Options,
@@ -96,7 +97,8 @@ impl Host {
 
     /// Lets go of the host. VMs run on; with none left, the pager goes too, unless
     /// clones elsewhere get pages of it. Forks that were begun come first, also
-    /// those whose users did not wait for them.
+    /// those whose users did not wait for them. Not cancel-safe: what it did not come to is left to the next
+    /// daemon.
     pub async fn close(&self) {
         self.forks.under_way.close();
         self.end_incoming().await;
@@ -172,7 +174,7 @@ impl Host {
         view
     }
 
-    /// A VM in full.
+    /// A VM in full. Cancel-safe.
     pub async fn inspect(&self, vm: &str) -> Result<VmInspect, HostError> {
         let vm = self.vm(vm)?;
         let record = vm.record();
@@ -228,17 +230,18 @@ impl Host {
         Ok(blocking(move || count(pid, region, Pages::Private)).await?)
     }
 
-    /// The recipes of guest images, and which are built.
+    /// The recipes of guest images, and which are built. Cancel-safe.
     pub async fn images(&self) -> Result<Vec<GuestImage>, HostError> {
         Ok(self.parts.bases().list().await?)
     }
 
-    /// Builds a guest image now rather than at the first boot.
+    /// Builds a guest image now rather than at the first boot. If cancelled, it is built all the same.
     pub async fn build_image(&self, name: &str) -> Result<GuestImage, HostError> {
         Ok(self.parts.bases().build(name.to_owned()).await?)
     }
 
-    /// Removes a built guest image, unless a VM uses it.
+    /// Removes a built guest image, unless a VM uses it. Not cancel-safe: boots of it that are kept may be
+    /// gone while it stays. Run it on a task of its own.
     pub async fn remove_image(&self, name: &str) -> Result<GuestImage, HostError> {
         // One of ours may be booting from it, to be kept.
         drop(self.substrates.docks.lock().await);
@@ -253,12 +256,12 @@ impl Host {
         Ok(self.parts.bases().remove(name.to_owned()).await?)
     }
 
-    /// The page images the pager serves.
+    /// The page images the pager serves. Cancel-safe.
     pub async fn page_images(&self) -> Result<Vec<ImageView>, HostError> {
         Ok(self.parts.pager_call(|pager| pager.list()).await?)
     }
 
-    /// Lists the traffic between this host and others since its pager began.
+    /// Lists the traffic between this host and others since its pager began. Cancel-safe.
     pub async fn links(&self) -> Result<Vec<LinkUse>, HostError> {
         Ok(self.parts.pager_call(|pager| pager.links()).await?)
     }

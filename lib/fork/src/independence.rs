@@ -62,7 +62,7 @@ enum Next {
 
 impl Host {
     /// Has a VM's disk come to depend on nothing, in the background; `inspect` shows how far it
-    /// is. No error if that is under way or done.
+    /// is. No error if that is under way or done. Cancel-safe: it is begun or not.
     pub async fn make_independent(&self, vm: &str) -> Result<VmInspect, HostError> {
         let vm = self.vm(vm)?;
         self.want_independence(&vm).await?;

@@ -188,7 +188,7 @@ impl Host {
         seen.map(|it| self.view_of_substrate(&it)).collect()
     }
 
-    /// A substrate in full.
+    /// A substrate in full. Cancel-safe.
     pub async fn inspect_substrate(
         &self,
         name: &str,

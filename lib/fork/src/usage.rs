@@ -17,7 +17,7 @@ struct Used {
 }
 
 impl Host {
-    /// Returns the use every VM has made of the host so far.
+    /// Returns the use every VM has made of the host so far. Cancel-safe.
     pub async fn usage(&self) -> Result<Usage, HostError> {
         let vms: Vec<_> = self
             .parts

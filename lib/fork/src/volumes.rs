@@ -88,7 +88,7 @@ impl HostVolumes {
 }
 
 impl Host {
-    /// Every volume, sorted by name.
+    /// Every volume, sorted by name. Cancel-safe.
     pub async fn volumes(&self) -> Result<Vec<VolumeView>, HostError> {
         let blockd = self.volumes.disks.blockd.clone();
         let all = blocking(move || {
@@ -110,13 +110,13 @@ impl Host {
             .collect()
     }
 
-    /// Counts of the volumes that are open.
+    /// Counts of the volumes that are open. Cancel-safe.
     pub async fn volume_counts(&self) -> Result<Vec<Counts>, HostError> {
         let blockd = self.volumes.disks.blockd.clone();
         Ok(blocking(move || blockd.counts()).await?)
     }
 
-    /// One volume.
+    /// One volume. Cancel-safe.
     pub async fn volume(&self, name: &str) -> Result<VolumeView, HostError> {
         let volume = known_name(name)?;
         let (blockd, name) = (self.volumes.disks.blockd.clone(), volume.clone());
@@ -173,7 +173,8 @@ impl Host {
         self.volume(name.as_str()).await
     }
 
-    /// Keeps a volume as it is, durably.
+    /// Keeps a volume as it is, durably. Not cancel-safe: the server goes on with it while nothing keeps
+    /// others from the volume. Run it on a task of its own.
     pub async fn snapshot_volume(
         &self,
         name: &str,
@@ -199,7 +200,8 @@ impl Host {
         self.volume(name).await
     }
 
-    /// Removes a snapshot that nothing lies over.
+    /// Removes a snapshot that nothing lies over. Not cancel-safe, as
+    /// [`snapshot_volume`](Self::snapshot_volume) is not.
     pub async fn drop_volume_snapshot(
         &self,
         name: &str,
@@ -228,7 +230,8 @@ impl Host {
         self.volume(name).await
     }
 
-    /// Changes the size of a volume that no VM has.
+    /// Changes the size of a volume that no VM has. Not cancel-safe, as
+    /// [`snapshot_volume`](Self::snapshot_volume) is not.
     pub async fn resize_volume(
         &self,
         name: &str,
@@ -248,7 +251,8 @@ impl Host {
         self.volume(name).await
     }
 
-    /// Removes a volume that no VM has, or lies over. Says what it was.
+    /// Removes a volume that no VM has, or lies over. Says what it was. Not cancel-safe: it may be gone while
+    /// it is on record. Run it on a task of its own.
     pub async fn remove_volume(&self, name: &str) -> Result<VolumeView, HostError> {
         let volume = known_name(name)?;
         let _used = self.volumes.guards.take([&volume])?;
@@ -276,7 +280,7 @@ impl Host {
     }
 
     /// Copies a volume, or a snapshot of it, into a raw disk. The volume must have no writer: it
-    /// would change meanwhile.
+    /// would change meanwhile. Not cancel-safe, as [`snapshot_volume`](Self::snapshot_volume) is not.
     pub async fn export_volume(
         &self,
         name: &str,

@@ -57,7 +57,7 @@ impl Bases {
         }
     }
 
-    /// The base of an image, built if need be, which takes a minute.
+    /// The base of an image, built if need be, which takes a minute. If cancelled, it is built all the same.
     pub async fn base(&self, image: String, kernel: Option<String>) -> Result<Base, PartsError> {
         let this = self.clone();
         blocking(move || {
@@ -91,7 +91,8 @@ impl Bases {
         .await
     }
 
-    /// The kernel and the initramfs of a VM whose disk is there already.
+    /// The kernel and the initramfs of a VM whose disk is there already. If cancelled, they are made all the
+    /// same.
     pub async fn kernel(&self, kernel: Option<String>) -> Result<(PathBuf, PathBuf), PartsError> {
         let this = self.clone();
         blocking(move || {
@@ -107,7 +108,7 @@ impl Bases {
         Ok(self.cache().initramfs(kernel, &guest)?)
     }
 
-    /// Every recipe there is, and every imported image.
+    /// Every recipe there is, and every imported image. Cancel-safe.
     pub async fn list(&self) -> Result<Vec<GuestImage>, PartsError> {
         let this = self.clone();
         blocking(move || {
@@ -138,13 +139,14 @@ impl Bases {
         .await
     }
 
-    /// Builds an image now.
+    /// Builds an image now. If cancelled, it is built all the same.
     pub async fn build(&self, name: String) -> Result<GuestImage, PartsError> {
         self.base(name.clone(), None).await?;
         self.inspect(name).await
     }
 
-    /// Removes a built image from the cache. No VM may be using it.
+    /// Removes a built image from the cache. No VM may be using it. Not cancel-safe: it goes on to its end,
+    /// and a VM may begin to use the image once the caller is gone.
     pub async fn remove(&self, name: String) -> Result<GuestImage, PartsError> {
         let this = self.clone();
         blocking(move || {
@@ -259,7 +261,7 @@ impl Bases {
         Ok(view)
     }
 
-    /// The image of this name: one that was imported, or a recipe's.
+    /// The image of this name: one that was imported, or a recipe's. Cancel-safe.
     pub async fn inspect(&self, name: String) -> Result<GuestImage, PartsError> {
         let this = self.clone();
         blocking(move || match this.imported(&name)? {
@@ -317,7 +319,8 @@ impl Bases {
         found.ok_or_else(unknown)
     }
 
-    /// Removes what imports have left that an earlier daemon did not finish.
+    /// Removes what imports have left that an earlier daemon did not finish. If cancelled, it goes on to its
+    /// end.
     pub async fn sweep(&self) -> Result<(), PartsError> {
         let cache = self.cache();
         Ok(blocking(move || cache.sweep()).await?)
@@ -395,7 +398,7 @@ impl Bases {
         }
     }
 
-    /// Has the pager serve every root disk there is.
+    /// Has the pager serve every root disk there is. If cancelled, it goes on to its end.
     pub async fn serve_built(&self) -> Result<(), PartsError> {
         let this = self.clone();
         blocking(move || {

@@ -65,6 +65,8 @@ type Opened = (Store, Arc<dyn Engine>, Networks, PagerClient);
 
 impl Parts {
     /// Opens the parts of a host in folders that this daemon has alone. Of a start that fails nothing stays, unless there are VMs.
+    /// Not cancel-safe: folders, rules of the network and a pager may be left, which the next call takes
+    /// over.
     pub async fn open(
         held: Held,
         options: Options,
@@ -95,7 +97,8 @@ impl Parts {
     }
 
     /// Removes the rules and the cgroup, and ends the pager once nothing uses it. For a host without
-    /// VMs; what cannot be removed stays, and is logged.
+    /// VMs; what cannot be removed stays, and is logged. Not cancel-safe: some of these may stay. A second
+    /// call removes them.
     pub async fn close(&self) {
         if let Err(error) = self.network.remove_rules().await {
             tracing::warn!(

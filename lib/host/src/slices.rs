@@ -26,7 +26,8 @@ impl Parts {
     }
 
     /// Has the record say what the machine does. A record is ahead of its
-    /// machine while a freeze is under way, never behind.
+    /// machine while a freeze is under way, never behind. Cancel-safe: nothing is changed before the machine
+    /// has answered.
     pub async fn settle_chain(&self, vm: &Vm, machine: &dyn Machine) -> Result<(), PartsError> {
         let Some(active) = machine.active_slice().await? else {
             return Ok(());

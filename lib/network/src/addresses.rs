@@ -232,7 +232,7 @@ pub(crate) fn among<'a>(leads: impl IntoIterator<Item = &'a Publish>) -> BTreeSe
 impl Networks {
     /// Refuses addresses that the host needs to reach others at, and those that a machine in a network of the host's
     /// has, which would be fought over. For those that a VM is given; one that moves here is still answered for
-    /// where it was. Takes half a second.
+    /// where it was. Takes half a second. Cancel-safe: it changes nothing.
     pub async fn ask_neighbours(&self, wanted: &[Publish]) -> Result<(), NetworkError> {
         let on = interfaces()?;
         let mut asked = BTreeMap::<String, Vec<OwnAddress>>::new();

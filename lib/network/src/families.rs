@@ -42,7 +42,8 @@ impl InForce {
 impl Networks {
     /// Makes a family's bridge and puts its rules in force. The host has an
     /// address on it only if the family's packets are to go anywhere else.
-    /// Without ports, nothing is published: its founder is not there.
+    /// Without ports, nothing is published: its founder is not there. Not cancel-safe: a bridge may be left
+    /// whose rules are not in force. [`remove_family`](Self::remove_family) removes it.
     pub async fn create_family(
         &self,
         family: FamilyId,
@@ -70,7 +71,8 @@ impl Networks {
     }
 
     /// Puts a family's rules in force again whose bridge an earlier daemon made,
-    /// as far as it is there; without ports, nothing is published any more.
+    /// as far as it is there; without ports, nothing is published any more. Not cancel-safe: some of it may
+    /// be in force. Call it from a task that runs to its end.
     pub async fn restore_family(
         &self,
         family: FamilyId,
@@ -88,7 +90,7 @@ impl Networks {
     }
 
     /// Has ports lead to a family's founder again, which is back; makes its network
-    /// anew if that has gone, as with the host's end.
+    /// anew if that has gone, as with the host's end. Not cancel-safe, as [`publish`](Self::publish) is not.
     pub async fn publish_again(
         &self,
         family: FamilyId,
@@ -206,7 +208,8 @@ impl Networks {
     }
 
     /// Has more ports of the host lead to a VM of a family. Its guest must be told of the
-    /// way out if the family had none: see `route`.
+    /// way out if the family had none: see `route`. Not cancel-safe: the rules in force may be others than
+    /// those that are known here. Call it from a task that runs to its end.
     pub async fn publish(
         &self,
         family: FamilyId,
@@ -226,7 +229,8 @@ impl Networks {
         Ok(())
     }
 
-    /// Closes ports of the host that lead to a VM of a family, all but these.
+    /// Closes ports of the host that lead to a VM of a family, all but these. Not cancel-safe, as
+    /// [`publish`](Self::publish) is not.
     pub async fn unpublish(
         &self,
         family: FamilyId,
@@ -275,7 +279,7 @@ impl Networks {
 
     /// Gives a family another way out, with these destinations. Connections whose destination may be reached
     /// no more end. Its guests must be told of the way out if the family had none, or no resolvers: see
-    /// `route`.
+    /// `route`. Not cancel-safe, as [`publish`](Self::publish) is not.
     pub async fn set_way(
         &self,
         family: FamilyId,
@@ -407,7 +411,7 @@ impl Networks {
     }
 
     /// Tells whether packets are forwarded by this host because a family needs
-    /// it.
+    /// it. Cancel-safe.
     pub async fn turned_forwarding_on(&self) -> Result<bool, NetworkError> {
         self.forwarding.is_ours().await
     }
@@ -417,7 +421,8 @@ impl Networks {
         !resolvers::find().is_empty()
     }
 
-    /// Removes a family's rules and its bridge, as far as they are there.
+    /// Removes a family's rules and its bridge, as far as they are there. Not cancel-safe: rules may stay
+    /// that a second call does not know of. Call it from a task that runs to its end.
     pub async fn remove_family(&self, family: FamilyId) -> Result<(), NetworkError> {
         let addresses = match self.own_addresses(family).is_empty() {
             true => Ok(()),

@@ -123,7 +123,7 @@ pub(crate) struct Forwarder {
 }
 
 impl Forwarder {
-    /// Listens on the family's gateway address.
+    /// Listens on the family's gateway address. Cancel-safe.
     pub async fn start(
         gateway: Ipv4Addr,
         family: String,

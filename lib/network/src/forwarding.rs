@@ -40,7 +40,8 @@ impl Forwarding {
         }
     }
 
-    /// Sees to it that packets are passed on.
+    /// Sees to it that packets are passed on. Not cancel-safe: it may be noted as turned on by us and not be
+    /// on.
     pub async fn need(&self, family: FamilyId) -> Result<(), NetworkError> {
         let mut needed = self.needed.lock().await;
         if !is_on()? {
@@ -56,7 +57,7 @@ impl Forwarding {
         Ok(())
     }
 
-    /// A family needs it no more.
+    /// A family needs it no more. Not cancel-safe: packets may be passed on still, for no family.
     pub async fn release(&self, family: FamilyId) -> Result<(), NetworkError> {
         let mut needed = self.needed.lock().await;
         match needed.by.remove(&family) && needed.by.is_empty() {
@@ -65,14 +66,15 @@ impl Forwarding {
         }
     }
 
-    /// Releases it for all, whatever an earlier daemon turned it on for.
+    /// Releases it for all, whatever an earlier daemon turned it on for. Not cancel-safe: packets may be
+    /// passed on still. A second call sees to it.
     pub async fn release_all(&self) -> Result<(), NetworkError> {
         let mut needed = self.needed.lock().await;
         needed.by.clear();
         self.restore().await
     }
 
-    /// Notes again that we turned it on, where the note was removed.
+    /// Notes again that we turned it on, where the note was removed. If cancelled, it happens or not.
     pub async fn note_again(&self) -> Result<(), NetworkError> {
         let needed = self.needed.lock().await;
         match needed.ours {
@@ -81,7 +83,7 @@ impl Forwarding {
         }
     }
 
-    /// Tells whether it is on because this program turned it on.
+    /// Tells whether it is on because this program turned it on. Cancel-safe.
     pub async fn is_ours(&self) -> Result<bool, NetworkError> {
         let _turn = self.nft.turn().await;
         let look = || get_current_ruleset_with_args(None::<&str>, ["list", "tables"]);

@@ -109,7 +109,8 @@ pub struct Networks {
 impl Networks {
     /// Opens the kernel's network and puts the rules in force, with no member, and with these
     /// destinations closed to guests from the first moment on.
-    /// Fails if another process has the networks of this namespace.
+    /// Fails if another process has the networks of this namespace. If cancelled, rules may be in force,
+    /// which the next call replaces.
     pub async fn open(closed: BTreeSet<Closed>) -> Result<Self, NetworkError> {
         let owner = Owner::take()?;
         let (connection, netlink, _) =
@@ -143,7 +144,8 @@ impl Networks {
         Ports::take(wanted, &self.addresses)
     }
 
-    /// Takes what no VM has had before: addresses must be no neighbour's, either.
+    /// Takes what no VM has had before: addresses must be no neighbour's, either. Cancel-safe: the ports are
+    /// given back.
     pub async fn take_new_ports(&self, wanted: &[Publish]) -> Result<Ports, NetworkError> {
         let ports = self.take_ports(wanted)?;
         self.ask_neighbours(wanted).await?;
@@ -163,12 +165,12 @@ impl Networks {
     }
 
     /// Lets the rules know which member will speak from which tap. Any number costs
-    /// one call of `nft`.
+    /// one call of `nft`. If cancelled, it happens or not; [`forget`](Self::forget) copes.
     pub async fn admit(&self, members: &[(VmId, Address)]) -> Result<(), NetworkError> {
         self.rules.admit(members).await
     }
 
-    /// Opens a VM's port: from here on it is on its family's network.
+    /// Opens a VM's port: from here on it is on its family's network. If cancelled, it happens or not.
     pub async fn open_port(&self, family: FamilyId, vm: VmId) -> Result<(), NetworkError> {
         let (bridge, tap) = (Link::Bridge(family).name(), Link::Tap(vm).name());
         let Ok(index) = if_nametoindex(bridge.as_str()) else {
@@ -187,12 +189,13 @@ impl Networks {
     }
 
     /// Forgets the member that spoke from a VM's tap. It takes the kernel some 15 ms, once
-    /// for all that are forgotten at the same time: join them.
+    /// for all that are forgotten at the same time: join them. If cancelled, the next call for any VM sees to
+    /// it.
     pub async fn forget(&self, vm: VmId) -> Result<(), NetworkError> {
         self.rules.dismiss(vm).await
     }
 
-    /// Removes an interface of ours, if it is there.
+    /// Removes an interface of ours, if it is there. If cancelled, it happens or not.
     pub async fn remove_link(&self, link: Link) -> Result<(), NetworkError> {
         let name = link.name();
         let Ok(index) = if_nametoindex(name.as_str()) else {
@@ -226,7 +229,8 @@ impl Networks {
         self.parked.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Removes the rules. For a host without VMs.
+    /// Removes the rules. For a host without VMs. Not cancel-safe: some of them may stay. A second call
+    /// removes them.
     pub async fn remove_rules(&self) -> Result<(), NetworkError> {
         self.families().clear();
         self.forwarding.release_all().await?;

@@ -169,10 +169,11 @@ impl Snapshots {
         })
     }
 
-    /// Publishes an image that was taken. The VM's next one goes over it, if
-    /// its writes are noted; gives the image that was kept for that so far. To
-    /// retire it is the caller's, when there is time: it takes as long as it is large. Dropped halfway, the
-    /// next image copies all that the VM has for itself, and this one may stay until the next daemon retires it.
+    /// Publishes an image that was taken. The VM's next one goes over it, if its writes are noted;
+    /// gives the image that was kept for that so far. To retire it is the caller's, when there is
+    /// time: it takes as long as it is large. Not cancel-safe: dropped halfway, the next image
+    /// copies all that the VM has for itself, and this one may stay until the next daemon retires
+    /// it.
     pub async fn publish(
         &self,
         vm: &Vm,
@@ -273,8 +274,9 @@ impl Take {
         Ok(blocking(move || count(pid, region, pages)).await?)
     }
 
-    /// Copies. What was noted is used up by this: until the copy is published,
-    /// there is no image the next could go over. Dropped halfway, there is none either.
+    /// Copies. What was noted is used up by this: until the copy is published, there is no image
+    /// the next could go over. If cancelled, there is none either: the next copies all that the VM
+    /// has for itself.
     pub async fn copy(self, vm: &Vm, threads: NonZeroUsize) -> Result<Copied, SnapshotError> {
         let Self {
             pid,

@@ -25,7 +25,7 @@ impl Snapshots {
         note(record, "record", self.parts.store.put_vm(&ending));
     }
 
-    /// Ends a recorded process without a word, if there is one.
+    /// Ends a recorded process without a word, if there is one. Cancel-safe: call it again.
     pub async fn discard_process(&self, record: &VmRecord) {
         let Some(machine) = &record.machine else {
             return;

@@ -9,8 +9,8 @@ use forkyard_volume_disks::has_volume;
 use std::num::NonZeroU8;
 
 impl Snapshots {
-    /// Returns the machine of a VM with this record, and makes its tap. What is made goes with the record
-    /// ([`erase`](Self::erase)), also if this is dropped halfway.
+    /// Returns the machine of a VM with this record, and makes its tap. Cancel-safe: what is made
+    /// goes with the record ([`erase`](Self::erase)).
     pub async fn machine_spec(
         &self,
         record: &VmRecord,

@@ -15,8 +15,8 @@ use std::time::Duration;
 const AGAIN: Duration = Duration::from_secs(1);
 
 impl Snapshots {
-    /// Ends an image once no VM's memory is a view of it, and nothing else needs it. Dropped halfway, it
-    /// may have ended it without telling the layer above.
+    /// Ends an image once no VM's memory is a view of it, and nothing else needs it. Not
+    /// cancel-safe: dropped halfway, it may have ended it without telling the layer above.
     pub async fn retire(&self, image: ImageId) {
         let kept = self.parts.registry().all();
         if kept.iter().any(|vm| kept_image(vm) == Some(image)) {
@@ -35,8 +35,8 @@ impl Snapshots {
         }
     }
 
-    /// Takes an image's name away, in whatever use it is. One that has none any more is fine. Dropped
-    /// halfway as [`retire`](Self::retire) is.
+    /// Takes an image's name away, in whatever use it is. One that has none any more is fine. Not
+    /// cancel-safe, as [`retire`](Self::retire) is not.
     pub async fn drop_image(&self, image: ImageId) -> Result<(), SnapshotError> {
         let dropped = self.parts.pager_call(move |pager| Ok(pager.retire(image)));
         match dropped.await? {

@@ -69,7 +69,7 @@ impl Vessel {
         }
     }
 
-    /// Ends it.
+    /// Ends it. If cancelled, a machine that was woken may run on until its record is erased.
     pub async fn kill(self) -> Result<(), VmmError> {
         match self {
             Self::Shell(shell) => shell.kill().await,
@@ -109,7 +109,8 @@ impl Snapshots {
         }
     }
 
-    /// Makes the shell of this id at this place, as [`shells_over`](Self::shells_over) makes several.
+    /// Makes the shell of this id at this place, as [`shells_over`](Self::shells_over) makes several. Not
+    /// cancel-safe.
     pub async fn shell_over(
         &self,
         layout: &Layout,

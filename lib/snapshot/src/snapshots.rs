@@ -47,7 +47,7 @@ impl Snapshots {
         self.above().is_none_or(|above| above.needs(image))
     }
 
-    /// Makes an empty slice over the disk of a snapshot. If that fails, or is dropped halfway, a file may
+    /// Makes an empty slice over the disk of a snapshot. If that fails, or is cancelled, a file may
     /// be there, which is the caller's to remove.
     pub async fn slice_over(&self, disk: &Disk, path: &Path) -> Result<(), SnapshotError> {
         let Some(at) = disk.volume_below() else {

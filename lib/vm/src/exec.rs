@@ -41,7 +41,8 @@ pub enum Following {
 
 impl Used {
     /// Starts a command; what it does arrives on the channel, its end last.
-    /// Dropping the channel hangs the command up.
+    /// Dropping the channel hangs the command up. If cancelled, a command that has started is hung up on,
+    /// unless it is kept or left to itself.
     pub async fn exec(
         self,
         request: ExecRequest,
@@ -75,7 +76,7 @@ impl Used {
         Ok(receiver)
     }
 
-    /// Follows a command that is kept. Dropping the channel leaves it to itself again.
+    /// Follows a command that is kept. Dropping the channel leaves it to itself again. Cancel-safe.
     pub async fn attach(
         self,
         pid: u32,

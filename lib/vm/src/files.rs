@@ -142,7 +142,7 @@ impl Used {
         self.files_answer_within(words, REMOVAL).await.map(drop)
     }
 
-    /// Makes a folder, and those above it that are not there.
+    /// Makes a folder, and those above it that are not there. Not cancel-safe: some of them may be made.
     pub async fn make_folder(self, path: String) -> Result<(), VmError> {
         self.files_answer(vec!["folder".into(), path])
             .await
@@ -298,7 +298,8 @@ impl FilesIn {
         self.send(bytes).await
     }
 
-    /// Ends the content; returns what the guest made of it.
+    /// Ends the content; returns what the guest made of it. Not cancel-safe: it is not known then what the
+    /// guest keeps.
     pub async fn finish(mut self) -> Result<FilesWritten, VmError> {
         if self.framed {
             self.send(0_u32.to_le_bytes().to_vec()).await;

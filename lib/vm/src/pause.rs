@@ -45,7 +45,8 @@ impl Vm {
 }
 
 impl RunningVm {
-    /// Has the guest hold still within that time, and stops it. If that fails it goes on.
+    /// Has the guest hold still within that time, and stops it. If that fails it goes on. Not cancel-safe: it
+    /// may stand still for good. Call it from a task that runs to its end.
     pub async fn hold(&self, patience: Duration) -> Result<(), VmError> {
         self.guest.quiesce(ForkId::random(), patience).await?;
         if let Err(error) = self.machine.stop().await {
@@ -56,7 +57,8 @@ impl RunningVm {
         Ok(())
     }
 
-    /// Lets the vCPUs go on, and the guest's programs.
+    /// Lets the vCPUs go on, and the guest's programs. Not cancel-safe: the vCPUs may run while the programs
+    /// hold still. A second call lets these go on.
     pub async fn go_on(&self) -> Result<(), VmError> {
         self.machine.cont().await?;
         Ok(self.guest.resume().await?)

@@ -79,7 +79,7 @@ impl Used {
     }
 
     /// Sends a command that runs a signal; 2 and 3 are for its process group, 9 for all that it
-    /// started.
+    /// started. Cancel-safe: the signal is sent or not.
     pub async fn signal_session(&self, pid: u32, signal: u8) -> Result<(), VmError> {
         if !(1..=64).contains(&signal) {
             return Err(VmError::Invalid(format!("there is no signal {signal}")));
@@ -88,7 +88,7 @@ impl Used {
         Ok(held.input().signal(signal).await?)
     }
 
-    /// Gives the terminal of a command another size.
+    /// Gives the terminal of a command another size. Cancel-safe: it has the one size or the other.
     pub async fn resize_session(&self, pid: u32, size: WindowSize) -> Result<(), VmError> {
         let held = self.hold_session(pid).await?;
         Ok(held.input().resize(size).await?)

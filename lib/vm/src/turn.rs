@@ -45,10 +45,13 @@ impl Default for Turns {
 }
 
 impl Turns {
+    /// Waits for the turn. Cancel-safe: the place in the queue is given up.
     pub async fn next(&self) -> Turn<'_> {
         Turn(self.held.lock().await)
     }
 
+    /// Waits for the turn, and says meanwhile that it is wanted. Cancel-safe: the place in the queue is given
+    /// up.
     pub async fn next_to_fork(&self) -> Turn<'_> {
         self.wanting.send_modify(|waiting| *waiting += 1);
         let _waiting = Waiting(&self.wanting);

@@ -192,12 +192,14 @@ impl Vm {
     }
 
     /// Waits for the turn to change this VM: forks, its end and all else that takes more than one step
-    /// come one after the other, in the order of their requests.
+    /// come one after the other, in the order of their requests. Cancel-safe: the place in the queue is given
+    /// up.
     pub async fn turn(&self) -> Turn<'_> {
         self.turns.next().await
     }
 
-    /// The turn, for a fork: a holder that only tidies up gives it up.
+    /// The turn, for a fork: a holder that only tidies up gives it up. Cancel-safe, as [`turn`](Self::turn)
+    /// is.
     pub async fn turn_to_fork(&self) -> Turn<'_> {
         self.turns.next_to_fork().await
     }

@@ -55,7 +55,7 @@ impl VolumeDisks {
         }
     }
 
-    /// Returns the disk that reads a snapshot, which need not be there yet, and its size.
+    /// Returns the disk that reads a snapshot, which need not be there yet, and its size. Cancel-safe.
     pub async fn reader(&self, at: &VolumeAt) -> Result<(NbdDisk, ByteCount), VolumeError> {
         let (blockd, at) = (self.blockd.clone(), at.clone());
         blocking(move || {
@@ -68,7 +68,7 @@ impl VolumeDisks {
         .await
     }
 
-    /// Asks the server for something.
+    /// Asks the server for something. If cancelled, the server carries it out all the same.
     pub async fn ask(&self, request: Request) -> Result<(), VolumeError> {
         let blockd = self.blockd.clone();
         blocking(move || blockd.ask(&request).map(drop)).await
@@ -86,7 +86,8 @@ impl VolumeDisks {
     }
 
     /// Begins the writers of a VM's data disks. They are recorded; if the VM does not come up, they
-    /// are the caller's to end, by [`VolumeDisks::end_writer`].
+    /// are the caller's to end, by [`VolumeDisks::end_writer`]. Not cancel-safe: writers may be open that no
+    /// record names.
     pub async fn begin_data(&self, vm: &Vm) -> Result<(), VolumeError> {
         let mut record = vm.record();
         if record.data.iter().all(|disk| disk.written().is_none()) {
@@ -104,7 +105,8 @@ impl VolumeDisks {
         recorded
     }
 
-    /// Makes the branches of a clone-to-be, and begins their writers.
+    /// Makes the branches of a clone-to-be, and begins their writers. Not cancel-safe: writers may be open
+    /// whose epochs are not noted. The branches are known by their names.
     pub async fn begin_branches(&self, record: &mut VmRecord) -> Result<(), VolumeError> {
         for disk in &record.data {
             if let (Some(name), Some(over)) = (disk.branch(), disk.below().first()) {
@@ -131,7 +133,8 @@ impl VolumeDisks {
         Ok(())
     }
 
-    /// Ends the writers of a VM whose QEMU has gone.
+    /// Ends the writers of a VM whose QEMU has gone. Not cancel-safe: some may stay open. A second call ends
+    /// them.
     pub async fn end_data(&self, record: &VmRecord) {
         for (volume, epoch) in record.data.iter().filter_map(DataDisk::written) {
             let Some(epoch) = epoch else { continue };
@@ -145,7 +148,7 @@ impl VolumeDisks {
         }
     }
 
-    /// Returns the data disks that a VM's QEMU opens.
+    /// Returns the data disks that a VM's QEMU opens. Cancel-safe.
     pub async fn data_drives(&self, record: &VmRecord) -> Result<Vec<DataDrive>, VolumeError> {
         let (blockd, disks) = (self.blockd.clone(), record.data.clone());
         blocking(move || {
@@ -174,7 +177,7 @@ impl VolumeDisks {
     }
 
     /// Freezes the data disks of a VM that stands still: takes the snapshots that shells are over
-    /// already.
+    /// already. Not cancel-safe: some of them may be frozen.
     pub async fn freeze_data(&self, data: &[DataDisk], image: ImageId) -> Result<(), VolumeError> {
         for disk in data {
             let at = disk.below().first();
@@ -187,7 +190,8 @@ impl VolumeDisks {
     }
 
     /// Removes what nothing needs any more of disks: branches, and snapshots that forks made. The
-    /// record that they were of has gone.
+    /// record that they were of has gone. Not cancel-safe: some of it may stay.
+    /// [`drop_data_later`](Self::drop_data_later) goes on to its end.
     pub async fn drop_data(&self, data: &[DataDisk]) {
         for disk in data {
             if let Some(own) = disk.own() {
@@ -227,7 +231,8 @@ impl VolumeDisks {
         }
     }
 
-    /// Ends the writer of a VM whose QEMU has gone, if it has one.
+    /// Ends the writer of a VM whose QEMU has gone, if it has one. Not cancel-safe: some may stay open. A
+    /// second call ends them.
     pub async fn end_writer(&self, record: &VmRecord) {
         self.end_data(record).await;
         let Some(VolumeUse::Written {
@@ -246,7 +251,7 @@ impl VolumeDisks {
         }
     }
 
-    /// Returns the disk that a VM's QEMU opens.
+    /// Returns the disk that a VM's QEMU opens. Cancel-safe.
     pub async fn root_disk(&self, record: &VmRecord) -> Result<RootDisk, VolumeError> {
         match &record.volume {
             Some(VolumeUse::Written {
@@ -264,7 +269,8 @@ impl VolumeDisks {
         }
     }
 
-    /// Freezes a volume: takes the snapshot that shells are over already. Durable later.
+    /// Freezes a volume: takes the snapshot that shells are over already. Durable later. If cancelled, it is
+    /// frozen all the same.
     pub async fn freeze_volume(&self, at: &VolumeAt) -> Result<(), VolumeError> {
         self.ask(Request::Snapshot {
             name: at.volume.to_string(),
@@ -274,13 +280,13 @@ impl VolumeDisks {
         .await
     }
 
-    /// Makes what a snapshot was taken of durable.
+    /// Makes what a snapshot was taken of durable. If cancelled, it goes on to its end.
     pub async fn flush_volume(&self, at: &VolumeAt) -> Result<(), VolumeError> {
         let name = at.volume.to_string();
         self.ask(Request::Flush { name }).await
     }
 
-    /// Drops a snapshot that a fork made, once no record names it.
+    /// Drops a snapshot that a fork made, once no record names it. If cancelled, it goes on to its end.
     pub async fn drop_unused(&self, at: &VolumeAt) {
         let dropped = async {
             if !at.snapshot.starts_with(FORK) || !over(&self.parts.store.vms()?, at).is_empty() {
@@ -304,7 +310,7 @@ impl VolumeDisks {
         });
     }
 
-    /// Drops a snapshot; one that is not there is no error.
+    /// Drops a snapshot; one that is not there is no error. If cancelled, it is dropped all the same.
     pub async fn drop_snapshot(&self, at: &VolumeAt) -> Result<(), VolumeError> {
         let drop = Request::DropSnapshot {
             name: at.volume.to_string(),
@@ -316,7 +322,7 @@ impl VolumeDisks {
         }
     }
 
-    /// Ends the server of volumes, if no VM has one.
+    /// Ends the server of volumes, if no VM has one. If cancelled, it ends all the same.
     pub async fn close_volumes(&self) {
         let blockd = self.blockd.clone();
         let ended = blocking(move || blockd.end()).await;

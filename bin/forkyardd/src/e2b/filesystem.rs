@@ -1,6 +1,6 @@
 //! Files of sandboxes, one at a time: told of, made, moved, removed.
 
-use super::{envd::Call, reply::Failure};
+use super::{envd::Call, input::spawned, reply::Failure};
 use forkyard_e2b::{
     EntryInfo, EntryResponse, FileType, ListDirRequest, ListDirResponse, MoveRequest, PathRequest,
     absolute, permissions, rfc3339,
@@ -71,7 +71,8 @@ pub async fn make_dir(call: Call, asked: PathRequest) -> Result<EntryResponse, F
         Err(error) if is_missing(&error) => {}
         Err(error) => return Err(error.into()),
     }
-    call.used().await?.make_folder(path.clone()).await?;
+    let (used, wanted) = (call.used().await?, path.clone());
+    spawned(async move { Ok(used.make_folder(wanted).await?) }).await?;
     let entry = entry(&call, &path).await?;
     Ok(EntryResponse { entry })
 }
@@ -83,7 +84,8 @@ fn is_missing(error: &VmError) -> bool {
 /// `Move`.
 pub async fn rename(call: Call, asked: MoveRequest) -> Result<EntryResponse, Failure> {
     let (from, to) = (absolute(&asked.source), absolute(&asked.destination));
-    call.used().await?.move_file(from, to.clone()).await?;
+    let (used, wanted) = (call.used().await?, to.clone());
+    spawned(async move { Ok(used.move_file(from, wanted).await?) }).await?;
     let entry = entry(&call, &to).await?;
     Ok(EntryResponse { entry })
 }
@@ -118,8 +120,12 @@ pub async fn list_dir(call: Call, asked: ListDirRequest) -> Result<ListDirRespon
 /// `Remove`.
 pub async fn remove(call: Call, asked: PathRequest) -> Result<Value, Failure> {
     let path = absolute(&asked.path);
-    match call.used().await?.remove_file(path, true).await {
-        Err(error) if is_missing(&error) => Ok(json!({})),
-        done => Ok(done.map(|()| json!({}))?),
-    }
+    let used = call.used().await?;
+    let removed = spawned(async move {
+        match used.remove_file(path, true).await {
+            Err(error) if is_missing(&error) => Ok(()),
+            done => Ok(done?),
+        }
+    });
+    removed.await.map(|()| json!({}))
 }

@@ -148,12 +148,11 @@ pub async fn kill(
     Path((vm, pid)): Path<(String, u32)>,
     super::Query(wanted): super::Query<SessionSignal>,
 ) -> Answer<()> {
-    Ok(axum::Json(
-        host.use_vm(&vm)
-            .await?
-            .signal_session(pid, wanted.signal)
-            .await?,
-    ))
+    let sent = super::spawned(async move {
+        let used = host.use_vm(&vm).await?;
+        Ok::<_, Refusal>(used.signal_session(pid, wanted.signal).await?)
+    });
+    Ok(axum::Json(sent.await?))
 }
 
 /// The answer to a command's client.

@@ -47,7 +47,8 @@ pub async fn build_image(State(host): Shared, Path(name): Path<String>) -> Answe
 #[utoipa::path(delete, path = "/v1/images/{name}", tag = "images", params(("name" = String, Path, description = "The image's name")),
     responses((status = 200, body = GuestImage, description = "The image, no longer there"), Refusal))]
 pub async fn remove_image(State(host): Shared, Path(name): Path<String>) -> Answer<GuestImage> {
-    Ok(Json(host.remove_image(&name).await?))
+    let removed = spawned(async move { host.remove_image(&name).await });
+    Ok(Json(removed.await?))
 }
 
 /// Import an image: the body is a disk, or an archive of a container image.

@@ -49,7 +49,9 @@ pub async fn invite(
         ));
     }
     let length = Duration::from_secs(expires_s);
-    let token = member(node)?.cluster().invite(length).await?.to_string();
+    let node = member(node)?;
+    let token = spawned(async move { node.cluster().invite(length).await });
+    let token = token.await?.to_string();
     Ok((StatusCode::CREATED, Json(Invitation { token, expires_s })))
 }
 
@@ -68,8 +70,11 @@ pub async fn join(State(node): Cluster, Input(request): Input<JoinRequest>) -> A
     responses((status = 200, body = NodeView, description = "The node as it is now"), Refusal))]
 pub async fn drain(State(node): Cluster, Path(name): Path<String>) -> Answer<NodeView> {
     let (node, name) = (member(node)?, named(&name)?);
-    node.cluster().drain(&name).await?;
-    view(&node, &name).await
+    let drained = spawned(async move {
+        node.cluster().drain(&name).await?;
+        view(&node, &name).await
+    });
+    drained.await
 }
 
 /// Have a node take new work again.
@@ -77,8 +82,11 @@ pub async fn drain(State(node): Cluster, Path(name): Path<String>) -> Answer<Nod
     responses((status = 200, body = NodeView, description = "The node as it is now"), Refusal))]
 pub async fn activate(State(node): Cluster, Path(name): Path<String>) -> Answer<NodeView> {
     let (node, name) = (member(node)?, named(&name)?);
-    node.cluster().activate(&name).await?;
-    view(&node, &name).await
+    let active = spawned(async move {
+        node.cluster().activate(&name).await?;
+        view(&node, &name).await
+    });
+    active.await
 }
 
 /// Options of removing a node.
@@ -104,8 +112,9 @@ pub async fn remove(
         true => Force::Yes,
         false => Force::No,
     };
-    node.cluster().remove(&name, force).await?;
-    Ok(was)
+    // Spawned: its VMs are forgotten one after the other, and once it is gone it cannot be asked for again.
+    let removed = spawned(async move { node.cluster().remove(&name, force).await });
+    removed.await.map(|()| was)
 }
 
 /// List what users have of the cluster, and may have.
@@ -125,8 +134,11 @@ pub async fn set_quota(
     Input(request): Input<QuotaRequest>,
 ) -> Answer<Vec<QuotaView>> {
     let node = member(node)?;
-    node.cluster().set_quota(&user, request.vcpus).await?;
-    Ok(Json(node.cluster().quotas().await?))
+    let set = spawned(async move {
+        node.cluster().set_quota(&user, request.vcpus).await?;
+        node.cluster().quotas().await
+    });
+    Ok(Json(set.await?))
 }
 
 fn named(name: &str) -> Result<NodeName, Refusal> {

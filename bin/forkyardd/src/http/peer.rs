@@ -262,6 +262,7 @@ pub async fn hold(
     if let Asker::Node(node, _) = asker {
         wanted.from = node.to_string();
     }
+    // Not spawned: the next line goes on with the copy.
     let line = host.hold_copy(&volume, wanted).await?;
     tokio::spawn(async move {
         // Counted until its end.

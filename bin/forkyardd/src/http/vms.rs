@@ -431,6 +431,7 @@ pub async fn console(
     Path(vm): Path<String>,
     Raw(typed): Raw,
 ) -> Result<StatusCode, Refusal> {
+    // Not spawned: a client that goes away before the guest reads has typed nothing.
     host.use_vm(&vm).await?.type_in(typed.into()).await?;
     Ok(StatusCode::NO_CONTENT)
 }

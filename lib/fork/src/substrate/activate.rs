@@ -138,7 +138,7 @@ impl Host {
         Ok(answer)
     }
 
-    /// vCPUs and memory that each VM of an activation will have.
+    /// vCPUs and memory that each VM of an activation will have. Cancel-safe.
     pub async fn size_of_activation(
         &self,
         name: &str,

@@ -62,7 +62,8 @@ pub(crate) struct Standbys {
 }
 
 impl Host {
-    /// Has VMs of a substrate be kept ready, as many as are wanted, from here on.
+    /// Has VMs of a substrate be kept ready, as many as are wanted, from here on. Not cancel-safe: some of
+    /// those that are wanted no more may stay. Run it on a task of its own.
     pub async fn keep_standby(
         &self,
         name: &str,

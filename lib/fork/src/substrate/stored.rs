@@ -291,7 +291,7 @@ impl Host {
         brought
     }
 
-    /// The substrates of a store, by name. For the host's operator.
+    /// The substrates of a store, by name. For the host's operator. Cancel-safe.
     pub async fn stored_substrates(&self, store: &str) -> Result<Vec<StoredSubstrate>, HostError> {
         let store = address(store)?;
         let mut all = Vec::new();
@@ -351,7 +351,8 @@ impl Host {
     }
 
     /// Removes a substrate from a store, with the pieces that nothing there needs any more. For the
-    /// host's operator.
+    /// host's operator. Not cancel-safe: pieces may stay, which [`collect_store`](Self::collect_store)
+    /// removes. Run it on a task of its own.
     pub async fn remove_stored(&self, store: &str, name: &VmName) -> Result<Collected, HostError> {
         let work = Work::Remove {
             name: name.to_string(),
@@ -361,7 +362,7 @@ impl Host {
     }
 
     /// Removes pieces from a store that nothing there needs: of pushes that were cut short, and of
-    /// what was replaced. For the host's operator.
+    /// what was replaced. For the host's operator. If cancelled, the next call goes on with the rest.
     pub async fn collect_store(&self, store: &str) -> Result<Collected, HostError> {
         let done = self.carry(&address(store)?, Work::Collect, |_| ()).await?;
         Ok(collected(done))

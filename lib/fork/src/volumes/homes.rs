@@ -310,7 +310,7 @@ impl Host {
     }
 
     /// Node at which a volume is at home, if that is another one. An error if several nodes have one of
-    /// this name, and this one has none.
+    /// this name, and this one has none. Cancel-safe.
     pub async fn volume_elsewhere(&self, name: &str) -> Result<Option<String>, HostError> {
         let Some(homes) = self.homes() else {
             return Ok(None);

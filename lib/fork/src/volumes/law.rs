@@ -8,7 +8,7 @@ use forkyard_types::{
 };
 
 impl Host {
-    /// Tells why a block of a volume went to other hosts, came from there, or did not.
+    /// Tells why a block of a volume went to other hosts, came from there, or did not. Cancel-safe.
     pub async fn volume_why(&self, name: &str, block: u64) -> Result<VolumeWhy, HostError> {
         let volume = known_name(name)?;
         let seen = self.volume(name).await?;
@@ -41,7 +41,8 @@ impl Host {
         })
     }
 
-    /// Changes the law by which blocks of a volume are sent ahead, also while a VM writes it.
+    /// Changes the law by which blocks of a volume are sent ahead, also while a VM writes it. If cancelled,
+    /// it is changed all the same.
     pub async fn tune_volume(
         &self,
         name: &str,

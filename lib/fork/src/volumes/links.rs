@@ -253,7 +253,7 @@ impl Links {
     }
 
     /// Carries what the server of volumes sends: what fills a volume within the budget, what is waited
-    /// for at once.
+    /// for at once. Not cancel-safe: what was read and not yet written is lost, and the line with it.
     pub async fn carry(
         &self,
         (host, fill): (&str, bool),

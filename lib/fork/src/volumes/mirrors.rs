@@ -72,7 +72,8 @@ impl MirrorLines {
 }
 
 impl Host {
-    /// Says which other hosts every flush of a volume waits for.
+    /// Says which other hosts every flush of a volume waits for. Not cancel-safe: the server may know of
+    /// hosts that nothing is sent to until the next daemon. Run it on a task of its own.
     pub async fn mirror_volume(
         &self,
         name: &str,
@@ -114,7 +115,8 @@ impl Host {
         self.volume(name).await
     }
 
-    /// Makes a copy that is held for another host a volume that is at home here. That host is fenced.
+    /// Makes a copy that is held for another host a volume that is at home here. That host is fenced. Not
+    /// cancel-safe: run it on a task of its own. One that breaks off is repeated.
     pub async fn promote_volume(&self, name: &str) -> Result<VolumeView, HostError> {
         let volume = known_name(name)?;
         let _used = self.volumes.guards.take([&volume])?;
@@ -256,7 +258,7 @@ impl Host {
     }
 
     /// Takes a line by which another host has a copy of its volume held here. The caller has checked its
-    /// name, `from`.
+    /// name, `from`. If cancelled, the copy may be on record; the next line goes on with it.
     pub async fn hold_copy(&self, volume: &str, wanted: PeerHold) -> Result<SupplyLine, HostError> {
         let name = volume.parse::<VmName>();
         let name = name.map_err(|_| HostError::Invalid(format!("{volume:?} is no volume")))?;

@@ -261,7 +261,7 @@ impl Host {
     }
 
     /// Takes a line by which another host supplies what a volume lacks here. `NotFound` if that is
-    /// nothing, durably.
+    /// nothing, durably. Cancel-safe: a line that is not taken ends.
     pub async fn supplied(
         &self,
         volume: &str,
