@@ -18,6 +18,7 @@ mod folders;
 mod full;
 mod options;
 mod own_folders;
+mod pager;
 mod pager_process;
 mod parts;
 mod slices;

@@ -4,7 +4,8 @@
 //! removed, and so are the rules. With VMs, both stay as they are. Folders are `own_folders`' matter.
 
 use crate::{
-    Bases, Folders, Options, PartsError, blocking::blocking, own_folders::Held, pager_process,
+    Bases, Folders, Options, PartsError, blocking::blocking, own_folders::Held, pager::Pager,
+    pager_process,
 };
 use forkyard_disk::QemuImg;
 use forkyard_events::Broadcast;
@@ -53,9 +54,7 @@ pub struct Parts {
     /// Events, for subscribers.
     pub events: Broadcast,
     registry: Mutex<Registry>,
-    pager: PagerClient,
-    /// Held while a pager is started.
-    starting_pager: tokio::sync::Mutex<()>,
+    pager: Pager,
     /// Held as long as this lives; the kernel lets go of them if we die.
     _locks: [File; 2],
 }
@@ -90,8 +89,7 @@ impl Parts {
             images: QemuImg::default(),
             registry: Mutex::new(Registry::new(events.clone())),
             events,
-            pager,
-            starting_pager: tokio::sync::Mutex::default(),
+            pager: Pager::new(pager),
             _locks: held.keep(),
         })
     }
@@ -129,7 +127,7 @@ impl Parts {
     pub fn bases(&self) -> Bases {
         Bases::new(
             self.folders.clone(),
-            self.pager.clone(),
+            self.pager.client(),
             self.events.clone(),
         )
     }
@@ -138,19 +136,8 @@ impl Parts {
     /// a VM runs: what it lacks of the former pager's files would stay lost. Not cancel-safe: a pager may be left that
     /// the next call finds.
     pub async fn need_pager(&self) -> Result<(), PartsError> {
-        if self.pager_call(|pager| pager.ping()).await.is_ok() {
-            return Ok(());
-        }
-        let _alone = self.starting_pager.lock().await;
-        match self.pager_call(|pager| pager.ping()).await {
-            Ok(()) => return Ok(()),
-            Err(error) if self.runs_something() => return Err(error.into()),
-            Err(_) => {}
-        }
-        let (folders, options) = (self.folders.clone(), self.options);
-        blocking(move || pager_process::ensure(&folders, options)).await?;
-        tracing::warn!("the pager and its keeper were gone: another was started");
-        Ok(())
+        let missed = || self.runs_something();
+        self.pager.need(&self.folders, self.options, missed).await
     }
 
     /// Tells whether any VM has a body.
@@ -163,8 +150,7 @@ impl Parts {
         &self,
         call: impl FnOnce(&PagerClient) -> Result<T, PagerError> + Send + 'static,
     ) -> Result<T, PagerError> {
-        let pager = self.pager.clone();
-        blocking(move || call(&pager)).await
+        self.pager.call(call).await
     }
 
     /// Returns the group that the QEMUs of a family run as.
