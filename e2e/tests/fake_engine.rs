@@ -34,6 +34,8 @@ mod life;
 mod migrate;
 #[path = "fake_engine/objects.rs"]
 mod objects;
+#[path = "fake_engine/police.rs"]
+mod police;
 #[path = "fake_engine/ports.rs"]
 mod ports;
 #[path = "fake_engine/python.rs"]

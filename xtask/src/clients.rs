@@ -17,10 +17,14 @@ const APART: [(&str, &str, &str); 5] = [
 ];
 
 /// Beginnings of routes that no SDK has, and the reason.
-const LEFT_OUT: [(&str, &str); 21] = [
+const LEFT_OUT: [(&str, &str); 22] = [
     ("/metrics", "for Prometheus"),
     ("/openapi.json", "the description itself"),
     ("/v1/doctor", "the host's operator has `forkyard doctor`"),
+    (
+        "/v1/friendly/police",
+        "the host's operator has `forkyard friendly police`",
+    ),
     ("/v1/images/{name}/disk", "`forkyard image export`"),
     ("/v1/join", "between nodes"),
     ("/v1/nodes", "the cluster's operator has `forkyard node`"),

@@ -12,6 +12,7 @@ mod links;
 mod network;
 mod nodes;
 mod peer;
+mod police;
 pub mod ports;
 mod sched;
 mod shares;
@@ -38,6 +39,7 @@ use crate::{
     gate::{self, Gate},
     idle::Idle,
     metrics, page,
+    police::Station,
     reply::Refusal,
 };
 use axum::{
@@ -85,6 +87,8 @@ pub struct Shared {
     pub streams: Streams,
     /// The host's dispatcher of vCPUs.
     pub sched: Service,
+    /// Police of the host's guests.
+    pub police: Station,
 }
 
 macro_rules! part {
@@ -103,6 +107,7 @@ part!(idle: Idle);
 part!(cluster: Option<Node>);
 part!(streams: Streams);
 part!(sched: Service);
+part!(police: Station);
 
 /// Result of a handler.
 type Answer<T> = Result<Json<T>, Refusal>;
@@ -217,6 +222,7 @@ fn common() -> OpenApiRouter<Shared> {
         .routes(routes!(vms::resume))
         .routes(routes!(vms::usage))
         .routes(routes!(friendly::show, friendly::set, friendly::end))
+        .routes(routes!(police::show, police::begin, police::end))
         .routes(routes!(sched::show))
         .routes(routes!(sched::show_host, sched::set, sched::release))
         .routes(routes!(tickets::list))

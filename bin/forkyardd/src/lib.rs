@@ -12,6 +12,7 @@ mod idle;
 mod listen;
 mod log;
 mod metrics;
+mod police;
 mod serve;
 
 use anyhow::Context;

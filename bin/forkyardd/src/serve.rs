@@ -6,6 +6,7 @@ use crate::{
     http,
     idle::{self, Idle},
     listen, metrics,
+    police::{OnHost, Station},
     remote::{self, Remote},
 };
 use forkyard_auth::Access;
@@ -32,6 +33,7 @@ pub async fn serve(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
     let group = args.group.as_deref().map(listen::group).transpose()?;
     let database = folders.database();
     let sched = Service::new(&folders.run, &folders.bin);
+    let run = folders.run.clone();
     let metrics = metrics::Metrics::install()?;
     if let Some(pages) = args.pages.filter(|at| at.ip().is_unspecified()) {
         anyhow::bail!("--pages {pages}: others must be told an address of this host's");
@@ -88,6 +90,13 @@ pub async fn serve(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
         cluster: node.clone(),
         bodies: http::Bodies::default(),
         streams: http::Streams::default(),
+        police: Station::new(
+            OnHost {
+                host: host.clone(),
+                sched: sched.clone(),
+            },
+            &run,
+        ),
         sched,
     };
     let e2b = match e2b(&args, &shared).await {
@@ -97,6 +106,8 @@ pub async fn serve(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
             return Err(error);
         }
     };
+    // Clients that follow it find it as soon as they find a daemon.
+    shared.police.resume().await;
     let (stop, stopped) = watch::channel(false);
     let ended = |mut stopped: watch::Receiver<bool>| async move {
         // The sender lives until everything has ended.
@@ -159,6 +170,7 @@ pub async fn serve(args: Args, engine: MakeEngine) -> anyhow::Result<()> {
         }
     };
     let (served, (), (), (), ()) = tokio::join!(local, network, foreign, end, background);
+    shared.police.close().await;
     served?;
     host.close().await;
     Ok(())

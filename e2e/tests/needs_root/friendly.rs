@@ -2,6 +2,7 @@
 //! afterwards everything there is as it was.
 
 use forkyard_e2e::{Host, eventually, in_the_end};
+use forkyard_types::PoliceState;
 use serde_json::Value;
 use std::{
     fs,
@@ -281,13 +282,17 @@ fn who_does_not_yield_is_named_and_capped_until_the_police_ends() {
         since < 1.15 * cap
     });
     assert_eq!(host.sh("p", "hostname"), "p", "it answers");
-    // Without the daemon it waits for the next, and no VM is let go.
+    // Without the daemon the command waits for the next, and no VM is let go. The next knows what
+    // it has capped.
     host.kill_9("forkyardd");
-    in_the_end("it to miss a sample", || {
-        police.complaints().contains("no sample")
+    in_the_end("it to miss an answer", || {
+        police.complaints().contains("no answer")
     });
     assert_eq!(host.vms().len(), 2, "a daemon is back");
     assert_eq!(capped(&host), ["p"]);
+    let known: PoliceState = host.json(["friendly", "police", "--show"]);
+    let known = known.capped.iter().map(|cap| cap.guest.as_str());
+    assert_eq!(known.collect::<Vec<_>>(), ["p"]);
     let all = host.processes("forkyard").into_iter();
     let mut found = all.filter(|process| process.command.contains("police"));
     found.next().expect("it goes on").hang_up();

@@ -44,10 +44,10 @@ pub enum Friendly {
         after_help = "Example: forkyard friendly try --config friendly.toml --starts 4,7,10,13,16 --capacity 50"
     )]
     Try(Tried),
-    /// Sample what VMs use, and name those that have more than a fair share of the
-    /// host's CPUs while others wait, and do not yield; with --enforce, cap them.
+    /// Have a host's VMs policed: those that have more than a fair share of its CPUs
+    /// while others wait, and do not yield, are named; with --enforce, capped.
     #[command(
-        after_help = "Examples:\n  forkyard friendly police --seconds 60 -o json\n  forkyard friendly police --enforce"
+        after_help = "Examples:\n  forkyard friendly police --seconds 60 -o json\n  forkyard friendly police --enforce\n  forkyard friendly police --enforce --detach\n  forkyard friendly police --show\n  forkyard friendly police --end"
     )]
     Police(police::Policed),
 }

@@ -5,7 +5,7 @@
 //! ```
 
 mod draw;
-pub(crate) mod rows;
+mod rows;
 
 use crate::{args::Format, output};
 use anyhow::Context;
@@ -96,6 +96,6 @@ async fn over(pause: Duration) -> anyhow::Result<bool> {
     .await?
 }
 
-pub(super) async fn sample(client: &Client) -> anyhow::Result<Usage> {
+async fn sample(client: &Client) -> anyhow::Result<Usage> {
     Ok(client.call(Method::GET, "/v1/usage").await?)
 }

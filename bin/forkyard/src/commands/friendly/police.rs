@@ -1,29 +1,29 @@
-//! `friendly police`: names the guests that do not yield, and caps them if told to.
+//! `friendly police`: the daemon's client. The daemon names the guests that do not yield, and caps
+//! them if told to.
 //!
-//! A cap is the dispatcher's, of `forkyard sched`: it holds a VM back to its fair
-//! share for as long as the police goes on.
+//! ```text
+//! PUT --> every interval: GET, new findings are told --> interrupted, or time over: DELETE
+//!           \--every so often: PUT again, or it ends by itself
+//! ```
+//!
+//! Should this command be killed, the police ends a little later and lets all go.
 
-use crate::{args::Format, commands::top};
-use anyhow::{Context, bail, ensure};
+use crate::{args::Format, output};
+use anyhow::{Context, bail};
 use clap::{Args, ValueEnum};
-use forkyard_api_client::{Client, ClientError, of_vm};
-use forkyard_friendly::{Finding, Police, PoliceConfig, Sample, Use};
-use forkyard_types::{
-    ErrorKind, SchedLevel, SchedPolicy, SchedSettings, SchedState, Usage, VmId, VmUsage,
-};
+use forkyard_api_client::{Client, ClientError};
+use forkyard_types::{ErrorKind, PoliceBy, PoliceFinding, PoliceSettings, PoliceState};
 use hyper::Method;
-use serde_json::json;
-use std::{
-    collections::BTreeMap,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// The least a VM is capped to, in per cent of a CPU: it is to answer still.
-const LEAST: u32 = 5;
-
+const PATH: &str = "/v1/friendly/police";
 const DEAF: &str = "cannot hear of signals";
-/// Time without a sample that is borne: the daemon is started anew, most likely.
+/// Seconds after which the police ends unless this command asks for it again, and the time between
+/// two requests for it.
+const LEASE_S: u32 = 60;
+const RENEW: Duration = Duration::from_secs(10);
+/// Time without an answer that is borne: the daemon is started anew, most likely.
 const PATIENCE: Duration = Duration::from_secs(30);
 /// Time a daemon is waited for at the end, to let guests go, and the time between two tries.
 const RETURN: Duration = Duration::from_secs(10);
@@ -46,18 +46,28 @@ pub struct Policed {
     interval: f64,
     /// Seconds to go on for; without, until interrupted.
     #[arg(long)]
-    seconds: Option<u64>,
+    seconds: Option<u32>,
     /// Part of what other VMs want that they have to wait for, or more, for one to be
     /// asked to want less.
-    #[arg(long, default_value_t = PoliceConfig::default().waiting)]
+    #[arg(long, default_value_t = PoliceSettings::default().waiting, value_parser = part)]
     waiting: f64,
     /// Measure that VMs' shares are in proportion to.
     #[arg(long, value_enum, default_value_t = By::Vm)]
     by: By,
     /// Cap the guests that are named to a fair share of CPU time, by the dispatcher of
-    /// `forkyard sched` under the policy credit, until this command ends.
+    /// `forkyard sched` under the policy credit, until the police ends.
     #[arg(long)]
     enforce: bool,
+    /// Return at once; the daemon goes on, for as many seconds as --seconds says or until
+    /// `friendly police --end`.
+    #[arg(long)]
+    detach: bool,
+    /// Show the police that there is: which guests it has named, and which it has capped.
+    #[arg(long, conflicts_with_all = ["interval", "seconds", "waiting", "by", "enforce", "detach"])]
+    show: bool,
+    /// End the police that there is; the guests that it capped are let go.
+    #[arg(long, conflicts_with_all = ["interval", "seconds", "waiting", "by", "enforce", "detach", "show"])]
+    end: bool,
 }
 
 /// Reads an interval: shorter ones would measure how long a tick is.
@@ -69,77 +79,129 @@ fn interval(text: &str) -> Result<f64, String> {
     }
 }
 
-/// Names guests as they are found, a line each.
-pub async fn police(client: &Client, format: Format, wanted: &Policed) -> anyhow::Result<()> {
-    ensure!(
-        wanted.waiting > 0.0 && wanted.waiting <= 1.0,
-        "--waiting is {}: it must be over 0, at most 1",
-        wanted.waiting
-    );
-    let mut custody = match wanted.enforce {
-        true => Some(Custody::new(client).await?),
-        false => None,
-    };
-    let policed = go_on(client, format, wanted, custody.as_mut()).await;
-    if let Some(custody) = custody {
-        custody.end().await;
+/// Reads a part of a whole.
+fn part(text: &str) -> Result<f64, String> {
+    let part: f64 = text.parse().map_err(|error| format!("{error}"))?;
+    match part > 0.0 && part <= 1.0 {
+        true => Ok(part),
+        false => Err("it must be over 0, at most 1".to_owned()),
     }
-    policed
 }
 
-async fn go_on(
-    client: &Client,
-    format: Format,
-    wanted: &Policed,
-    mut custody: Option<&mut Custody<'_>>,
-) -> anyhow::Result<()> {
+/// Names guests as they are found, a line each.
+pub async fn police(client: &Client, format: Format, wanted: &Policed) -> anyhow::Result<()> {
+    if wanted.show {
+        return show(format, &client.call(Method::GET, PATH).await?);
+    }
+    if wanted.end {
+        return show(format, &client.call(Method::DELETE, PATH).await?);
+    }
+    if wanted.detach {
+        let begun = client.put(PATH, &wanted.settings(wanted.seconds)).await?;
+        return show(format, &begun);
+    }
+    // From before there is anything to end.
     let ends = [
         SignalKind::interrupt(),
         SignalKind::terminate(),
         SignalKind::hangup(),
     ];
     let [interrupt, terminate, hangup] = ends.map(signal);
-    let mut signals = [
+    let signals = [
         interrupt.context(DEAF)?,
         terminate.context(DEAF)?,
         hangup.context(DEAF)?,
     ];
+    let begun = client.put(PATH, &wanted.settings(Some(LEASE_S))).await?;
+    let followed = follow(client, format, wanted, begun, signals).await;
+    let ended = end(client).await;
+    followed.and(ended)
+}
+
+impl Policed {
+    fn settings(&self, for_s: Option<u32>) -> PoliceSettings {
+        PoliceSettings {
+            interval_s: self.interval,
+            waiting: self.waiting,
+            by: match self.by {
+                By::Vm => PoliceBy::Vm,
+                By::Vcpu => PoliceBy::Vcpu,
+            },
+            enforce: self.enforce,
+            for_s,
+        }
+    }
+}
+
+async fn follow(
+    client: &Client,
+    format: Format,
+    wanted: &Policed,
+    begun: PoliceState,
+    mut signals: [Signal; 3],
+) -> anyhow::Result<()> {
     let began = Instant::now();
-    let mut police = Police::new(PoliceConfig {
-        waiting: wanted.waiting,
-        ..PoliceConfig::default()
-    });
-    let mut before = top::sample(client).await?;
-    let mut sampled = Instant::now();
+    let (mut heard, mut renewed) = (began, began);
+    let mut told = last(&begun);
     while wanted
         .seconds
-        .is_none_or(|seconds| began.elapsed() < Duration::from_secs(seconds))
+        .is_none_or(|seconds| began.elapsed() < Duration::from_secs(seconds.into()))
     {
         let pause = tokio::time::sleep(Duration::from_secs_f64(wanted.interval));
         tokio::select! {
             () = pause => {}
             () = told_to_end(&mut signals) => break,
         }
-        let now = match top::sample(client).await {
-            Ok(now) => now,
-            // The daemon may be on its way back; a capped guest is to stay so.
-            Err(error) if sampled.elapsed() < PATIENCE => {
-                tell!("forkyard: no sample ({error:#}): goes on");
+        let state = match ask(client, wanted, &mut renewed).await {
+            Ok(state) => state,
+            Err(error) if is_over(&error) => {
+                bail!("the police was ended there: by another command, or for want of an answer")
+            }
+            // The daemon may be on its way back, and goes on then.
+            Err(error) if heard.elapsed() < PATIENCE => {
+                let error = anyhow::Error::new(error);
+                tell!("forkyard: no answer ({error:#}): goes on");
                 continue;
             }
-            Err(error) => return Err(error),
+            Err(error) => return Err(error.into()),
         };
-        sampled = Instant::now();
-        for found in police.sample(&seen(&before, &now, wanted.by)) {
-            let cap = match &mut custody {
-                Some(custody) => custody.take(&now, &found).await?,
-                None => None,
-            };
-            name(format, &found, cap)?;
+        heard = Instant::now();
+        for found in news(&state, told) {
+            name(format, found)?;
+            if let Some(problem) = &found.problem {
+                bail!("{problem}");
+            }
         }
-        before = now;
+        told = last(&state);
     }
     Ok(())
+}
+
+/// Asks for the state, and from time to time for the police to go on.
+async fn ask(
+    client: &Client,
+    wanted: &Policed,
+    renewed: &mut Instant,
+) -> Result<PoliceState, ClientError> {
+    // One that another has ended is not begun again.
+    let state = client.call(Method::GET, PATH).await?;
+    if renewed.elapsed() < RENEW {
+        return Ok(state);
+    }
+    let state = client.put(PATH, &wanted.settings(Some(LEASE_S))).await?;
+    *renewed = Instant::now();
+    Ok(state)
+}
+
+/// Number of the last finding; 0 if there is none.
+fn last(state: &PoliceState) -> u64 {
+    state.named.last().map_or(0, |found| found.number)
+}
+
+/// Findings after this one.
+fn news(state: &PoliceState, told: u64) -> impl Iterator<Item = &PoliceFinding> {
+    let found = state.named.iter();
+    found.filter(move |found| found.number > told)
 }
 
 /// Cancel-safe: a signal that was heard is not lost.
@@ -151,136 +213,64 @@ async fn told_to_end([interrupt, terminate, hangup]: &mut [Signal; 3]) {
     }
 }
 
-/// Guests that are capped, until its end.
-struct Custody<'a> {
-    client: &'a Client,
-    /// VMs, and their names.
-    capped: BTreeMap<VmId, String>,
-}
-
-impl<'a> Custody<'a> {
-    /// Checks that VMs can be capped, and let go afterwards: nothing else schedules them.
-    async fn new(client: &'a Client) -> anyhow::Result<Self> {
-        match client.call::<SchedState>(Method::GET, "/v1/sched").await {
-            Ok(state) if !state.vms.is_empty() => bail!(
-                "VMs are scheduled there already, by the policy {}: release them first (forkyard sched release VM)",
-                state.policy
-            ),
-            Ok(_) => {}
-            Err(error) if is_gone(&error) => {}
+/// Ends it; all that it capped are let go.
+async fn end(client: &Client) -> anyhow::Result<()> {
+    let began = Instant::now();
+    loop {
+        match client.call::<PoliceState>(Method::DELETE, PATH).await {
+            Ok(_) => return Ok(()),
+            Err(error) if is_over(&error) => return Ok(()),
+            // The daemon may be on its way back.
+            Err(error) if error.is_no_daemon() && began.elapsed() < RETURN => {
+                tokio::time::sleep(AGAIN).await;
+            }
             Err(error) => return Err(error.into()),
         }
-        Ok(Self {
-            client,
-            capped: BTreeMap::new(),
-        })
-    }
-
-    /// Caps a VM to its share; to how many per cent of a CPU. None if it has gone,
-    /// or is capped already.
-    async fn take(&mut self, now: &Usage, found: &Finding<String>) -> anyhow::Result<Option<u32>> {
-        let named = |one: &&VmUsage| one.vm.name.to_string() == found.guest;
-        let Some(vm) = now.vms.iter().find(named).map(|one| one.vm.id) else {
-            return Ok(None);
-        };
-        if self.capped.contains_key(&vm) {
-            return Ok(None);
-        }
-        let cap = percent(found.share);
-        let settings = SchedSettings {
-            level: Some(SchedLevel::Enforce),
-            policy: Some(SchedPolicy::Credit),
-            cap: Some(cap),
-            ..SchedSettings::default()
-        };
-        // Before it is done: what is half done is undone as well.
-        self.capped.insert(vm, found.guest.clone());
-        let path = of_vm(&vm.to_string(), "sched");
-        match self.client.put::<SchedState>(&path, &settings).await {
-            Ok(_) => Ok(Some(cap)),
-            // It has ended since it was looked at.
-            Err(error) if is_gone(&error) => {
-                self.capped.remove(&vm);
-                Ok(None)
-            }
-            Err(error) => {
-                let error = anyhow::Error::new(error);
-                Err(error.context(format!("cannot cap {}", found.guest)))
-            }
-        }
-    }
-
-    /// Lets them go.
-    async fn end(self) {
-        for (vm, name) in &self.capped {
-            let path = of_vm(&vm.to_string(), "sched");
-            let began = Instant::now();
-            let released = loop {
-                let released = self.client.call::<SchedState>(Method::DELETE, &path).await;
-                match &released {
-                    // The daemon may be on its way back.
-                    Err(error) if error.is_no_daemon() && began.elapsed() < RETURN => {
-                        tokio::time::sleep(AGAIN).await;
-                    }
-                    _ => break released,
-                }
-            };
-            // One that has ended is forgotten by the dispatcher itself.
-            if let Err(error) = released
-                && !is_gone(&error)
-            {
-                let error = anyhow::Error::new(error);
-                tell!("forkyard: {name} stays capped ({error:#}): forkyard sched release {name}");
-            }
-        }
     }
 }
 
-/// Tells whether the VM is not there any more, does not run, or is not scheduled.
-fn is_gone(error: &ClientError) -> bool {
-    matches!(
-        error,
-        ClientError::Refused(refused)
-            if matches!(refused.kind, ErrorKind::NotFound | ErrorKind::Conflict)
+/// Tells whether there is no police any more.
+fn is_over(error: &ClientError) -> bool {
+    matches!(error, ClientError::Refused(refused) if refused.kind == ErrorKind::NotFound)
+}
+
+fn show(format: Format, state: &PoliceState) -> anyhow::Result<()> {
+    if format == Format::Json {
+        return output::json(state);
+    }
+    say!("{}", summary(state));
+    for found in &state.named {
+        name(format, found)?;
+    }
+    Ok(())
+}
+
+/// A line for people.
+fn summary(state: &PoliceState) -> String {
+    let PoliceSettings {
+        interval_s,
+        enforce,
+        ..
+    } = state.settings;
+    let caps = state.capped.iter();
+    let caps: Vec<String> = caps
+        .map(|cap| format!("{} to {} % of a CPU", cap.guest, cap.percent))
+        .collect();
+    let capped = match (enforce, caps.is_empty()) {
+        (false, _) => "caps none".to_owned(),
+        (true, true) => "has capped none".to_owned(),
+        (true, false) => format!("has capped {}", caps.join(", ")),
+    };
+    format!(
+        "Looks every {interval_s} s, at {} VMs the last time; {capped}",
+        state.watched
     )
 }
 
-#[expect(
-    clippy::cast_possible_truncation,
-    reason = "it is rounded, and far below what is too much"
-)]
-fn percent(share: f64) -> u32 {
-    (share * 100.0).round().clamp(f64::from(LEAST), 1e6) as u32
-}
-
-/// Computes VMs' use and demand between two looks, in CPUs that the host had itself.
-/// One that was started again since has used nothing yet.
-fn seen(before: &Usage, now: &Usage, by: By) -> Sample<String> {
-    let stolen = now.stolen_us.saturating_sub(before.stolen_us) / u64::from(now.cpus.max(1));
-    let elapsed = now.at_us.saturating_sub(before.at_us);
-    let had = elapsed.saturating_sub(stolen).max(1) as f64;
-    let used = |vm: &VmUsage| {
-        let earlier = before.vms.iter().find(|one| one.vm.id == vm.vm.id)?;
-        let used = vm.cpu_us.saturating_sub(earlier.cpu_us);
-        let waited = vm.waited_us.saturating_sub(earlier.waited_us);
-        let one = Use {
-            used: used as f64 / had,
-            wanted: (used + waited) as f64 / had,
-            weight: match by {
-                By::Vm => 1.0,
-                By::Vcpu => vm.vm.vcpus.into(),
-            },
-        };
-        Some((vm.vm.name.to_string(), one))
-    };
-    now.vms.iter().filter_map(used).collect()
-}
-
-fn name(format: Format, found: &Finding<String>, cap: Option<u32>) -> anyhow::Result<()> {
+fn name(format: Format, found: &PoliceFinding) -> anyhow::Result<()> {
     match format {
         Format::Json => {
-            let mut told = serde_json::to_value(found)?;
-            told["capped_percent"] = json!(cap);
+            let told = serde_json::to_value(found)?;
             say!("{told}");
         }
         Format::Text => {
@@ -294,7 +284,7 @@ fn name(format: Format, found: &Finding<String>, cap: Option<u32>) -> anyhow::Re
                 found.fell_to,
                 found.missed
             );
-            if let Some(cap) = cap {
+            if let Some(cap) = found.capped_percent {
                 say!("{} is capped to {cap} % of a CPU", found.guest);
             }
         }
@@ -305,32 +295,58 @@ fn name(format: Format, found: &Finding<String>, cap: Option<u32>) -> anyhow::Re
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::commands::top::rows;
-    use forkyard_types::FamilyId;
+    use forkyard_types::{PoliceCap, VmId};
 
-    #[test]
-    fn what_is_waited_for_is_wanted_and_what_is_stolen_was_never_there() {
-        let mut vm = rows::tests::vm("p", FamilyId::random(), 0, None);
-        let before = rows::tests::at(0, std::slice::from_ref(&vm));
-        (vm.cpu_us, vm.waited_us, vm.vm.vcpus) = (800, 400, 2);
-        // A fifth of the time of two CPUs.
-        let now = Usage {
-            stolen_us: 400,
-            ..rows::tests::at(1000, &[vm])
-        };
-        let wanted = |weight| Use {
-            used: 1.0,
-            wanted: 1.5,
-            weight,
-        };
-        assert_eq!(seen(&before, &now, By::Vm)["p"], wanted(1.0));
-        assert_eq!(seen(&before, &now, By::Vcpu)["p"], wanted(2.0));
+    fn finding(number: u64) -> PoliceFinding {
+        PoliceFinding {
+            number,
+            guest: "p".to_owned(),
+            vm: VmId::random(),
+            before: 4.0,
+            fell_to: 3.9,
+            used: 1.5,
+            share: 0.9,
+            missed: 3,
+            capped_percent: None,
+            problem: None,
+        }
     }
 
     #[test]
-    fn caps_are_shares_and_leave_something_to_answer_with() {
-        assert_eq!(percent(0.333), 33);
-        assert_eq!(percent(1.5), 150);
-        assert_eq!(percent(0.0), LEAST);
+    fn each_finding_is_told_once_though_old_ones_are_dropped() {
+        let mut state = PoliceState::default();
+        assert_eq!(last(&state), 0);
+        state.named = vec![finding(1), finding(2)];
+        let told = last(&state);
+        state.named = vec![finding(2), finding(3), finding(4)];
+        let numbers = news(&state, told).map(|found| found.number);
+        assert_eq!(numbers.collect::<Vec<_>>(), [3, 4]);
+    }
+
+    #[test]
+    fn a_summary_says_what_is_capped() {
+        let mut state = PoliceState::default();
+        assert!(summary(&state).ends_with("caps none"));
+        state.settings.enforce = true;
+        assert!(summary(&state).ends_with("has capped none"));
+        state.capped.push(PoliceCap {
+            vm: VmId::random(),
+            guest: "p".to_owned(),
+            pid: 7,
+            percent: 90,
+        });
+        assert!(summary(&state).ends_with("has capped p to 90 % of a CPU"));
+    }
+
+    #[test]
+    fn parts_and_intervals_have_bounds() {
+        assert_eq!(part("0.5"), Ok(0.5));
+        assert_eq!(interval("0.1"), Ok(0.1));
+        for wrong in ["0", "1.1", "NaN", "x"] {
+            part(wrong).expect_err(wrong);
+        }
+        for wrong in ["0", "61", "NaN", "x"] {
+            interval(wrong).expect_err(wrong);
+        }
     }
 }

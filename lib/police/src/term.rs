@@ -1,0 +1,163 @@
+//! Time for which the police is to go on.
+//!
+//! By a clock that is never set: the other one is for the record alone.
+
+use std::{
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::{Duration, SystemTime},
+};
+use tokio::{
+    sync::Notify,
+    time::{Instant, sleep_until},
+};
+
+/// Longest sleep where no end is set.
+const FAR: Duration = Duration::from_secs(3600);
+
+/// Reason for which it ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// It was ended, or its time is over.
+    Over,
+    /// The daemon ends.
+    Daemon,
+}
+
+/// Reason for which the task wakes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wake {
+    /// The instant of the next sample has come.
+    Sample,
+    /// It is to go on for another time than before.
+    Changed,
+    /// It ends.
+    End(End),
+}
+
+#[derive(Debug)]
+struct Inner {
+    until: Option<Instant>,
+    end: Option<End>,
+}
+
+/// Time for which it is to go on. Told by requests, followed by the task.
+#[derive(Debug)]
+pub(crate) struct Term {
+    inner: Mutex<Inner>,
+    told: Notify,
+}
+
+impl Term {
+    /// Until then, or until it is ended.
+    pub(crate) fn until(until: Option<Instant>) -> Self {
+        Self {
+            inner: Mutex::new(Inner { until, end: None }),
+            told: Notify::new(),
+        }
+    }
+
+    /// Sets another time. False if it has ended meanwhile: it goes on no more.
+    pub(crate) fn extend(&self, until: Option<Instant>) -> bool {
+        let mut inner = self.locked();
+        let goes_on = inner.end.is_none();
+        if goes_on {
+            inner.until = until;
+            self.told.notify_one();
+        }
+        goes_on
+    }
+
+    /// Ends it.
+    pub(crate) fn end(&self, why: End) {
+        let mut inner = self.locked();
+        inner.end.get_or_insert(why);
+        self.told.notify_one();
+    }
+
+    /// Tells whether it has not ended.
+    pub(crate) fn goes_on(&self) -> bool {
+        self.left(Instant::now()).is_ok()
+    }
+
+    /// Returns the time it is to go on until, by the clock that outlives this process.
+    pub(crate) fn time(&self) -> Option<SystemTime> {
+        let left = self
+            .locked()
+            .until?
+            .saturating_duration_since(Instant::now());
+        SystemTime::now().checked_add(left)
+    }
+
+    /// Waits for the next sample, or for something to change. Cancel-safe.
+    pub(crate) async fn wait(&self, sample: Instant) -> Wake {
+        loop {
+            let left = match self.left(Instant::now()) {
+                Ok(left) => left,
+                Err(end) => return Wake::End(end),
+            };
+            if Instant::now() >= sample {
+                return Wake::Sample;
+            }
+            tokio::select! {
+                () = sleep_until(sample.min(Instant::now() + left)) => {}
+                () = self.told.notified() => {
+                    if self.left(Instant::now()).is_ok() {
+                        return Wake::Changed;
+                    }
+                }
+            }
+        }
+    }
+
+    /// Time that is left. Once it is over, it is so for good.
+    fn left(&self, now: Instant) -> Result<Duration, End> {
+        let mut inner = self.locked();
+        if let Some(end) = inner.end {
+            return Err(end);
+        }
+        match inner
+            .until
+            .map(|until| until.saturating_duration_since(now))
+        {
+            None => Ok(FAR),
+            Some(left) if !left.is_zero() => Ok(left),
+            Some(_) => {
+                inner.end = Some(End::Over);
+                Err(End::Over)
+            }
+        }
+    }
+
+    fn locked(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_time_that_is_over_cannot_be_extended() {
+        let now = Instant::now();
+        let term = Term::until(Some(now + Duration::from_secs(5)));
+        assert_eq!(term.left(now), Ok(Duration::from_secs(5)));
+        assert!(term.extend(Some(now + Duration::from_secs(9))));
+        assert_eq!(
+            term.left(now + Duration::from_secs(5)),
+            Ok(Duration::from_secs(4))
+        );
+        assert_eq!(term.left(now + Duration::from_secs(9)), Err(End::Over));
+        assert!(!term.extend(None));
+        assert_eq!(term.left(now), Err(End::Over));
+    }
+
+    #[test]
+    fn the_first_end_counts() {
+        let term = Term::until(None);
+        assert_eq!(term.left(Instant::now()), Ok(FAR));
+        term.end(End::Daemon);
+        term.end(End::Over);
+        assert_eq!(term.left(Instant::now()), Err(End::Daemon));
+    }
+}
