@@ -14,7 +14,7 @@ const SAID: &str = "ancel";
 /// Tells whether the rule is one for this file.
 pub fn applies(path: &Path) -> bool {
     let of = |name: &&str| path.starts_with(Path::new("lib").join(name).join("src"));
-    CRATES.iter().any(|name| of(name))
+    CRATES.iter().any(of)
 }
 
 /// Lists the functions that do not say it, each with its line.
