@@ -20,7 +20,7 @@ use crate::{
 };
 use forkyard_etcd::server::Server;
 use forkyard_placement::slurm::server as slurm;
-use forkyard_testnet::{Link, Network};
+use forkyard_testnet::{LinkFaults, TestSwitch};
 use forkyard_types::VmView;
 use nix::{
     mount::{MsFlags, mount, umount},
@@ -57,10 +57,10 @@ pub struct Cluster {
     confined: Vec<(usize, PathBuf)>,
     pub(crate) hosts: Vec<Host>,
     etcd: Option<Server>,
-    slurm: Option<slurm::Server>,
+    slurm: Option<slurm::SlurmServer>,
     pub(crate) switch: Switch,
     /// In place of the switch, if they are joined by a network in user space.
-    link: Option<Link>,
+    link: Option<TestSwitch>,
 }
 
 impl Cluster {
@@ -137,7 +137,7 @@ impl Cluster {
                 .iter()
                 .map(|name| (name.as_str(), cpus, MIB))
                 .collect();
-            slurm::Server::start_on(HUB, &nodes)
+            slurm::SlurmServer::start_on(HUB, &nodes)
         });
         let slurm = cluster.slurm.insert(slurm.expect("a Slurm"));
         let conf = slurm.conf().into_os_string();
@@ -275,11 +275,11 @@ impl Cluster {
 
     /// Starts a cluster joined by a network in user space that delays, loses,
     /// doubles and reorders packets, as it is told.
-    pub fn linked(count: u8, network: Network) -> Self {
+    pub fn linked(count: u8, network: LinkFaults) -> Self {
         let slot = Arc::new(Slot::wait());
         let hosts: Vec<_> = (0..count).map(|_| Host::on(slot.clone())).collect();
         let taps = (0..).zip(&hosts).map(|(number, host)| tap(host, number));
-        let link = Link::new(taps.collect(), network);
+        let link = TestSwitch::new(taps.collect(), network);
         let cluster = Self {
             daemons: hosts.iter().map(|_| None).collect(),
             dark: vec![false; hosts.len()],
@@ -295,7 +295,7 @@ impl Cluster {
 
     /// The network in user space that joins them.
     #[track_caller]
-    pub fn link(&self) -> &Link {
+    pub fn link(&self) -> &TestSwitch {
         self.link.as_ref().expect("a cluster that asked for it")
     }
 

@@ -44,7 +44,7 @@ pub mod websocket;
 
 pub use cluster::Cluster;
 pub use forkyard_fake_engine::faults::{Fault, Faults};
-pub use forkyard_testnet::Network;
+pub use forkyard_testnet::LinkFaults;
 pub use host::Host;
 pub use links::Links;
 pub use outcome::{Outcome, Running};

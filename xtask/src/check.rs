@@ -2,7 +2,7 @@
 
 use crate::{
     clients, dist::Profile, features, header, house, lints, openapi, pages, run::cargo,
-    stages::Stages, supply, supply::Adviser, untested, validators::Validators,
+    stages::Stages, supply, supply::Adviser, type_names, untested, validators::Validators,
 };
 use anyhow::Result;
 use std::path::Path;
@@ -53,6 +53,7 @@ pub fn all(root: &Path) -> Result<()> {
     }
     stages.run("targets without tests", || untested::check(root));
     stages.run("house rules", || house::check(root));
+    stages.run("names of public types", || type_names::check(root));
     stages.run("links between pages", || pages::check(root));
     stages.finish()
 }

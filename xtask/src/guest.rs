@@ -2,7 +2,7 @@
 //! image.
 
 use anyhow::{Context, Result};
-use forkyard_guest_image::{Cache, Event, GuestFiles, KernelChoice, Recipe};
+use forkyard_guest_image::{BuildEvent, Cache, GuestFiles, KernelChoice, Recipe};
 use std::path::{Path, PathBuf};
 
 /// The image tests run on unless they need more.
@@ -55,12 +55,12 @@ pub fn prepare(root: &Path, dist: &Path, image: &str) -> Result<Prepared> {
     })
 }
 
-fn tell(what: &str, event: Event<'_>) {
+fn tell(what: &str, event: BuildEvent<'_>) {
     match event {
-        Event::Waiting => eprintln!("{what}: waiting for another build of it"),
-        Event::Step(step) => eprintln!("{what}: {step}"),
+        BuildEvent::Waiting => eprintln!("{what}: waiting for another build of it"),
+        BuildEvent::Step(step) => eprintln!("{what}: {step}"),
         // Its last lines are part of the error, if there is one.
-        Event::Output(_) => {}
+        BuildEvent::Output(_) => {}
         // The enum may grow; what is new is no reason to be silent.
         other => eprintln!("{what}: {other:?}"),
     }

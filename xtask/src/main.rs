@@ -33,6 +33,7 @@ mod space;
 mod stages;
 mod supply;
 mod test;
+mod type_names;
 mod untested;
 mod validators;
 mod walk;

@@ -8,7 +8,7 @@ mod arguments;
 use anyhow::Context;
 use arguments::{Arguments, Command};
 use clap::Parser;
-use forkyard_blockd::{Answer, Client, End, Request, Server, Setup};
+use forkyard_blockd::{Answer, BlockServer, BlockdClient, BlockdSetup, EndRequest, Request};
 use nix::sys::{
     signal::{SigSet, Signal},
     stat::{Mode, umask},
@@ -51,7 +51,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         if replace {
             end(&socket)?;
         }
-        return serve(Setup {
+        return serve(BlockdSetup {
             folder,
             keys,
             nbd,
@@ -61,7 +61,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
         });
     }
     if let Command::End = command {
-        return Ok(Client::connect(&socket)?.end()?);
+        return Ok(BlockdClient::connect(&socket)?.end()?);
     }
     match command.request()? {
         Some(request @ Request::Send { .. }) => send(&socket, &request),
@@ -73,7 +73,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
 
 fn ask(socket: &Path, request: &Request) -> anyhow::Result<()> {
     let mut out = std::io::stdout();
-    match Client::connect(socket)?.ask(request)? {
+    match BlockdClient::connect(socket)?.ask(request)? {
         Answer::Volumes(names) => {
             for name in names {
                 writeln!(out, "{name}")?;
@@ -100,13 +100,13 @@ fn send(socket: &Path, request: &Request) -> anyhow::Result<()> {
         !out.is_terminal(),
         "a stream is nothing to look at: write it to a file, or to `receive` elsewhere"
     );
-    let mut from = Client::connect(socket)?.send(request)?;
+    let mut from = BlockdClient::connect(socket)?.send(request)?;
     forkyard_blockd::relay(&mut from, &mut out.lock()).context("the snapshot was not sent")?;
     Ok(())
 }
 
 fn receive(socket: &Path, request: &Request) -> anyhow::Result<()> {
-    let mut client = Client::connect(socket)?;
+    let mut client = BlockdClient::connect(socket)?;
     let mut to = client.receive(request)?;
     let copied = std::io::copy(&mut std::io::stdin().lock(), &mut to);
     // The server does not read on where it has found something wrong: it says what.
@@ -117,13 +117,13 @@ fn receive(socket: &Path, request: &Request) -> anyhow::Result<()> {
 
 /// Ends a server, if there is one, and waits until it has gone.
 fn end(socket: &Path) -> anyhow::Result<()> {
-    match Client::connect(socket) {
+    match BlockdClient::connect(socket) {
         Ok(client) => client.end().context("the server does not end"),
         Err(_) => Ok(()),
     }
 }
 
-fn serve(setup: Setup) -> anyhow::Result<()> {
+fn serve(setup: BlockdSetup) -> anyhow::Result<()> {
     // What volumes hold is for this user alone.
     umask(Mode::from_bits_truncate(0o077));
     let mut signals = SigSet::empty();
@@ -131,13 +131,13 @@ fn serve(setup: Setup) -> anyhow::Result<()> {
     signals.add(Signal::SIGINT);
     // Before any thread exists, so that none takes the signal instead.
     signals.thread_block().context("cannot block signals")?;
-    let server = Server::start(setup)?;
+    let server = BlockServer::start(setup)?;
     let ender = server.ender();
     thread::Builder::new()
         .name("signals".into())
         .spawn(move || {
             if signals.wait().is_ok() {
-                let _ = ender.send(End::own());
+                let _ = ender.send(EndRequest::own());
             }
         })?;
     // The program that started this one may have stopped listening.

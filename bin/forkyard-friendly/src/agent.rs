@@ -19,8 +19,8 @@ use crate::{
 use anyhow::{Context, bail};
 use clap::Args;
 use forkyard_friendly::{
-    Chooser, Config, Congestion, Controller, Counters, Doing, Monitor, New, Pulse, RateMeans,
-    Report, Spacing, State, Turn, Unit, Wants, turns,
+    Chooser, Config, Congestion, Controller, Counters, DemandState, Monitor, New, PeriodReport,
+    Pulse, PulseStep, RateMeans, Spacing, ThreadState, Unit, Wants, turns,
 };
 use serde_json::{Map, Value, json};
 use std::{
@@ -308,7 +308,7 @@ impl Agent {
         // A quota holds all of the group up.
         let by_quota = means != RateMeans::Sleep && self.quota.is_some() && spares.is_none();
         let sleeps = order.sleep.is_some() && !by_quota;
-        let still = match sleeps && self.policy.pulse.next(order.duty) == Turn::Sleep {
+        let still = match sleeps && self.policy.pulse.next(order.duty) == PulseStep::Sleep {
             true => wanting.iter().copied().collect(),
             false => self.policy.chooser.choose(&wanting, order.threads as usize),
         };
@@ -366,9 +366,9 @@ impl Agent {
         let still = self.stopper.still();
         let there = members.iter().map(|task| {
             let doing = match task {
-                task if still.contains(&task.id) => Doing::StandsStill,
-                task if task.runnable || stood.contains(&task.id) => Doing::Runs,
-                _ => Doing::Sleeps,
+                task if still.contains(&task.id) => ThreadState::StandsStill,
+                task if task.runnable || stood.contains(&task.id) => ThreadState::Runs,
+                _ => ThreadState::Sleeps,
             };
             (task.kin.process, doing)
         });
@@ -378,7 +378,7 @@ impl Agent {
     }
 
     /// Ends a control period.
-    fn period(&mut self, elapsed: Duration) -> Report {
+    fn period(&mut self, elapsed: Duration) -> PeriodReport {
         let counters = kernel::counters(&self.group);
         let readings = counters.since(&self.counters, elapsed);
         self.counters = counters;
@@ -404,11 +404,11 @@ impl Agent {
     }
 
     /// Describes the agent; with what it has seen once a period has ended.
-    fn status(&self, report: Option<&Report>) -> Value {
+    fn status(&self, report: Option<&PeriodReport>) -> Value {
         let order = self.policy.controller.order();
         let state = match self.policy.controller.state() {
-            State::Threads(threads) => json!({ "threads": threads }),
-            State::Rate(hz) => json!({ "rate_hz": hz }),
+            DemandState::Threads(threads) => json!({ "threads": threads }),
+            DemandState::Rate(hz) => json!({ "rate_hz": hz }),
         };
         let me = std::process::id();
         let mut said = json!({
@@ -433,7 +433,7 @@ impl Agent {
         said
     }
 
-    fn seen(&self, report: &Report) -> Map<String, Value> {
+    fn seen(&self, report: &PeriodReport) -> Map<String, Value> {
         let ms = |time: Option<Duration>| json!(time.map(|time| time.as_secs_f64() * 1e3));
         let signals: Map<String, Value> = report
             .signals

@@ -4,7 +4,7 @@ use crate::{
     exempt::Exempt,
     tasks::{self, Task, TaskId},
 };
-use forkyard_friendly::{Count, Doing, Unit, Wants};
+use forkyard_friendly::{Count, ThreadState, Unit, Wants};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Result of a look at the members of the group.
@@ -62,9 +62,9 @@ impl Census {
                 },
             };
             let doing = match (how.still.contains(&id), task.runnable) {
-                (true, _) => Doing::StandsStill,
-                (false, true) => Doing::Runs,
-                (false, false) => Doing::Sleeps,
+                (true, _) => ThreadState::StandsStill,
+                (false, true) => ThreadState::Runs,
+                (false, false) => ThreadState::Sleeps,
             };
             (!spared(task)).then_some((id, doing))
         });

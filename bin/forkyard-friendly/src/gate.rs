@@ -22,7 +22,7 @@ use crate::{
     tasks::{self, Task, TaskId},
     wake::Wake,
 };
-use forkyard_friendly::{Admission, Doing, Makers};
+use forkyard_friendly::{Admission, Makers, ThreadState};
 use std::{
     collections::BTreeSet,
     io,
@@ -117,7 +117,7 @@ impl Passage {
     pub fn look(
         &mut self,
         room: (u32, u32),
-        there: impl IntoIterator<Item = (u32, Doing)>,
+        there: impl IntoIterator<Item = (u32, ThreadState)>,
         exempt: &Exempt,
     ) -> io::Result<()> {
         let Self::Gate(gate) = self else {
@@ -128,9 +128,11 @@ impl Passage {
         let late = gate.late.iter().map(|task| task.kin.process);
         let late: BTreeSet<u32> = late.collect();
         let there = there.into_iter().filter(|(id, _)| !late.contains(id));
-        let still = late.iter().map(|&id| (id, Doing::StandsStill));
-        let there: Vec<(u32, Doing)> = there.chain(still).collect();
-        let still = there.iter().filter(|(_, does)| *does == Doing::StandsStill);
+        let still = late.iter().map(|&id| (id, ThreadState::StandsStill));
+        let there: Vec<(u32, ThreadState)> = there.chain(still).collect();
+        let still = there
+            .iter()
+            .filter(|(_, does)| *does == ThreadState::StandsStill);
         let still: BTreeSet<u32> = still.map(|(id, _)| *id).collect();
         shared.admission.look(room, there);
         if shared.exempt != *exempt {
@@ -379,7 +381,7 @@ mod tests {
         let task = this_process();
         stopped.send(task.clone()).expect("heard");
         // The look has seen it before it was stopped.
-        let looked = passage.look((2, 1), [(id(), Doing::Runs)], &Exempt::default());
+        let looked = passage.look((2, 1), [(id(), ThreadState::Runs)], &Exempt::default());
         looked.expect("nobody is to be let go");
         assert_eq!(passage.room(), 1, "room, and one that waits");
         assert_eq!(passage.held().collect::<Vec<_>>(), [task]);

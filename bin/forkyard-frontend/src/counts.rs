@@ -3,7 +3,7 @@
 
 use anyhow::Context;
 use forkyard_frontend::{HostName, Role};
-use forkyard_gateway::Counts;
+use forkyard_gateway::ConnectionCounts;
 use hyper::StatusCode;
 use metrics::{counter, describe_counter, describe_gauge, gauge};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
@@ -57,8 +57,8 @@ pub fn install() -> anyhow::Result<PrometheusHandle> {
 }
 
 /// Counts of clients' connections. After [`install`].
-pub fn connections() -> Counts {
-    Counts {
+pub fn connections() -> ConnectionCounts {
+    ConnectionCounts {
         open: gauge!(CONNECTIONS),
         turned_away: counter!(TURNED_AWAY),
     }

@@ -15,8 +15,8 @@ use crate::{
 use bytes::Bytes;
 use forkyard_frontend::Role;
 use forkyard_gateway::{
-    Giver, Refusal, ReplyBody, Sent, Taken, body,
-    headers::{Asked, forwarded, own_path},
+    ForwardedRequest, Giver, ProxyRefusal, ReplyBody, TakenPlace, body,
+    headers::{RequestTarget, forwarded, own_path},
     may_be_repeated, once, repeatedly, strip, upgrades,
 };
 use http_body_util::BodyExt;
@@ -52,12 +52,12 @@ pub struct Client {
     /// True if it speaks TLS.
     pub tls: bool,
     /// Place among all connections.
-    pub place: Arc<Taken>,
+    pub place: Arc<TakenPlace>,
 }
 
 /// A request, taken apart.
 struct Passed {
-    sent: Sent,
+    sent: ForwardedRequest,
     /// Body that is sent as it comes, once.
     streamed: Option<ReplyBody>,
     /// Client's connection, if that may become one of another protocol.
@@ -86,13 +86,13 @@ impl Sites {
 
     /// Answers a request. Dropped, the connection to the server is closed.
     pub async fn answer(&self, request: Request<Incoming>, client: Client) -> Response<ReplyBody> {
-        let asked = match Asked::of(&request) {
+        let asked = match RequestTarget::of(&request) {
             Ok(asked) => asked,
             Err(refusal) => return refused("", refusal),
         };
         let Some(service) = self.find(&asked.host) else {
             let why = format!("no service is called {}", asked.host);
-            return refused("", Refusal::new(StatusCode::MISDIRECTED_REQUEST, why));
+            return refused("", ProxyRefusal::new(StatusCode::MISDIRECTED_REQUEST, why));
         };
         let visit = service.visited();
         match self.pass(request, &asked, client, service).await {
@@ -107,10 +107,10 @@ impl Sites {
     async fn pass(
         &self,
         mut request: Request<Incoming>,
-        asked: &Asked,
+        asked: &RequestTarget,
         client: Client,
         service: &Arc<Service>,
-    ) -> Result<(Response<ReplyBody>, By), Refusal> {
+    ) -> Result<(Response<ReplyBody>, By), ProxyRefusal> {
         let switches = upgrades(request.headers());
         if !switches && let Some(response) = redirect(service, asked)? {
             return Ok((response, By::Frontend));
@@ -119,8 +119,8 @@ impl Sites {
         let (mut head, incoming) = request.into_parts();
         strip(&mut head.headers, &[], switches);
         forwarded(&mut head.headers, asked, None, client.from, client.tls);
-        let wrong = |_| Refusal::new(StatusCode::BAD_REQUEST, "the path cannot be passed on");
-        let mut sent = Sent {
+        let wrong = |_| ProxyRefusal::new(StatusCode::BAD_REQUEST, "the path cannot be passed on");
+        let mut sent = ForwardedRequest {
             method: head.method,
             uri: asked.path.parse::<Uri>().map_err(wrong)?,
             headers: head.headers,
@@ -135,7 +135,7 @@ impl Sites {
                 let whole = incoming.collect().await;
                 let whole = whole.map_err(|error| {
                     let why = format!("the request's body did not come: {error}");
-                    Refusal::new(StatusCode::BAD_REQUEST, why)
+                    ProxyRefusal::new(StatusCode::BAD_REQUEST, why)
                 });
                 sent.body = whole?.to_bytes();
             }
@@ -152,7 +152,10 @@ impl Sites {
 }
 
 /// Sends a client on to the front-end that is nearest, if this is not and the service has it so.
-fn redirect(service: &Service, asked: &Asked) -> Result<Option<Response<ReplyBody>>, Refusal> {
+fn redirect(
+    service: &Service,
+    asked: &RequestTarget,
+) -> Result<Option<Response<ReplyBody>>, ProxyRefusal> {
     let state = service.state();
     let elsewhere = match state.role {
         Role::Active => None,
@@ -163,7 +166,7 @@ fn redirect(service: &Service, asked: &Asked) -> Result<Option<Response<ReplyBod
     };
     let place = format!("{}{}", url.trim_end_matches('/'), own_path(&asked.path));
     let place = HeaderValue::from_str(&place)
-        .map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, "the path cannot be passed on"))?;
+        .map_err(|_| ProxyRefusal::new(StatusCode::BAD_REQUEST, "the path cannot be passed on"))?;
     let mut response = Response::new(body(Bytes::new()));
     *response.status_mut() = StatusCode::TEMPORARY_REDIRECT;
     let headers = response.headers_mut();
@@ -177,8 +180,8 @@ fn redirect(service: &Service, asked: &Asked) -> Result<Option<Response<ReplyBod
 async fn to_service(
     service: &Arc<Service>,
     mut passed: Passed,
-    place: Arc<Taken>,
-) -> Result<Response<ReplyBody>, Refusal> {
+    place: Arc<TakenPlace>,
+) -> Result<Response<ReplyBody>, ProxyRefusal> {
     let until = service.until();
     let mut tried = Vec::new();
     loop {
@@ -190,7 +193,7 @@ async fn to_service(
                 "{}: {} has as many requests as it may, and none was answered in time",
                 service.name, target.vm
             );
-            return Err(Refusal::new(StatusCode::SERVICE_UNAVAILABLE, why));
+            return Err(ProxyRefusal::new(StatusCode::SERVICE_UNAVAILABLE, why));
         };
         let again = passed.streamed.is_none();
         match to_target(service, &target, &mut passed, &place, until).await {
@@ -213,9 +216,9 @@ async fn to_target(
     service: &Service,
     target: &Target,
     passed: &mut Passed,
-    place: &Arc<Taken>,
+    place: &Arc<TakenPlace>,
     until: Instant,
-) -> Result<Response<ReplyBody>, Refusal> {
+) -> Result<Response<ReplyBody>, ProxyRefusal> {
     let way = ToTarget {
         service,
         target,
@@ -234,7 +237,7 @@ async fn to_target(
         .map(|body| body.map_err(Into::into).boxed()))
 }
 
-fn refused(service: &str, refusal: Refusal) -> Response<ReplyBody> {
+fn refused(service: &str, refusal: ProxyRefusal) -> Response<ReplyBody> {
     counts::answered(service, refusal.status(), By::Frontend);
     refusal.answer(&FRONTEND)
 }

@@ -8,8 +8,8 @@ use crate::{
     target::Target,
 };
 use bytes::Bytes;
-use forkyard_frontend::Probe;
-use forkyard_gateway::{Sent, repeatedly};
+use forkyard_frontend::ProbeOutcome;
+use forkyard_gateway::{ForwardedRequest, repeatedly};
 use http_body_util::BodyExt;
 use hyper::{
     HeaderMap, Method, Uri,
@@ -27,8 +27,8 @@ pub async fn check(service: Arc<Service>, target: Arc<Target>) {
             let until = Instant::now() + Duration::from_secs(health.timeout_s);
             let answered = timeout_at(until, answers(&service, &target, until));
             let probe = match answered.await {
-                Ok(true) => Probe::Answered,
-                Ok(false) | Err(_) => Probe::Failed,
+                Ok(true) => ProbeOutcome::Answered,
+                Ok(false) | Err(_) => ProbeOutcome::Failed,
             };
             service.probed(&target, probe, Some(&place));
         }
@@ -57,7 +57,7 @@ async fn answers(service: &Service, target: &Target, until: Instant) -> bool {
     }
     let agent = HeaderValue::from_static("forkyard-frontend (health check)");
     headers.insert(header::USER_AGENT, agent);
-    let sent = Sent {
+    let sent = ForwardedRequest {
         method: Method::GET,
         uri,
         headers,

@@ -7,8 +7,10 @@ use crate::{
     target::Target,
 };
 use forkyard_api_client::PortStream;
-use forkyard_frontend::{Health, HostName, NoTarget, Probe, Publication, Role, Traffic, choose};
-use forkyard_gateway::{Pool, Refusal, ReplyBody, Unreached, Way};
+use forkyard_frontend::{
+    Health, HostName, NoTarget, ProbeOutcome, Publication, Role, Traffic, choose,
+};
+use forkyard_gateway::{Pool, ProxyRefusal, ReplyBody, ServerWay, Unreached};
 use forkyard_types::ErrorKind;
 use hyper::StatusCode;
 use std::{
@@ -151,7 +153,7 @@ impl Service {
         &self,
         tried: &[Arc<Target>],
         until: Instant,
-    ) -> Result<Arc<Target>, Refusal> {
+    ) -> Result<Arc<Target>, ProxyRefusal> {
         let (begun, mut pause) = (Instant::now(), PAUSE[0]);
         let is_left = |it: &&Arc<Target>| !tried.iter().any(|tried| Arc::ptr_eq(tried, it));
         let left: Vec<_> = self.targets.iter().filter(is_left).collect();
@@ -180,7 +182,7 @@ impl Service {
         }
     }
 
-    fn refuses(&self, why: &NoTarget) -> Refusal {
+    fn refuses(&self, why: &NoTarget) -> ProxyRefusal {
         let hint = match why {
             NoTarget::NotNow => "`forkyard ps` on its hosts tells how it is",
             NoTarget::Sick => "is its server running? Its health check fails",
@@ -192,12 +194,12 @@ impl Service {
             self.name,
             self.entry.vms.join(", ")
         );
-        Refusal::new(StatusCode::SERVICE_UNAVAILABLE, why)
+        ProxyRefusal::new(StatusCode::SERVICE_UNAVAILABLE, why)
     }
 
     /// Connects to a VM through any host that has it; waits until the deadline while it moves, or
     /// its daemon starts again.
-    pub async fn connect(&self, way: &ToTarget<'_>) -> Result<(Server, PortStream), Refusal> {
+    pub async fn connect(&self, way: &ToTarget<'_>) -> Result<(Server, PortStream), ProxyRefusal> {
         let (target, until) = (way.target, way.until);
         let mut pause = PAUSE[0];
         loop {
@@ -216,7 +218,7 @@ impl Service {
                     Ok(stream) => {
                         // Where a path is checked, a connection alone proves nothing.
                         if way.counts && self.entry.health.path.is_none() {
-                            self.probed(target, Probe::Answered, place.as_ref());
+                            self.probed(target, ProbeOutcome::Answered, place.as_ref());
                         }
                         let vm = target.vm.clone();
                         return Ok((Server { vm, host }, stream));
@@ -228,7 +230,7 @@ impl Service {
                     // The VM has said so: no other host knows better.
                     ErrorKind::Guest => {
                         if way.counts {
-                            self.probed(target, Probe::Failed, place.as_ref());
+                            self.probed(target, ProbeOutcome::Failed, place.as_ref());
                         }
                         return Err(error.into());
                     }
@@ -247,7 +249,7 @@ impl Service {
                 why.get_or_insert(error);
             }
             if Instant::now() >= until {
-                return Err(why.map_or_else(|| self.refuses(&NoTarget::NotNow), Refusal::from));
+                return Err(why.map_or_else(|| self.refuses(&NoTarget::NotNow), ProxyRefusal::from));
             }
             match choose(&[target.candidate()]) {
                 Ok(_) | Err(NoTarget::NotNow | NoTarget::Gone) => {}
@@ -265,7 +267,7 @@ impl Service {
     }
 
     /// Takes down how a VM answered.
-    pub fn probed(&self, target: &Target, probe: Probe, place: Option<&HostName>) {
+    pub fn probed(&self, target: &Target, probe: ProbeOutcome, place: Option<&HostName>) {
         let Some(health) = target.probed(probe, place, self.entry.health.fall) else {
             return;
         };
@@ -306,7 +308,7 @@ pub struct ToTarget<'a> {
     pub counts: bool,
 }
 
-impl Way for ToTarget<'_> {
+impl ServerWay for ToTarget<'_> {
     type Key = Server;
     type Stream = PortStream;
 
@@ -325,7 +327,7 @@ impl Way for ToTarget<'_> {
         hosts.into_iter().map(server).collect()
     }
 
-    async fn connect(&self) -> Result<(Server, PortStream), Refusal> {
+    async fn connect(&self) -> Result<(Server, PortStream), ProxyRefusal> {
         self.service.connect(self).await
     }
 

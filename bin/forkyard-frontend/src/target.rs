@@ -1,6 +1,6 @@
 //! A VM that a service leads to: what hosts say of it, its health, and what it has to do.
 
-use forkyard_frontend::{Candidate, Health, HostName, Probe, Sighting, Sights};
+use forkyard_frontend::{Candidate, Health, HostName, ProbeOutcome, Sighting, Sights};
 use std::sync::{
     Arc, Mutex, MutexGuard, PoisonError,
     atomic::{AtomicUsize, Ordering::Relaxed},
@@ -61,8 +61,13 @@ impl Target {
 
     /// Takes down the outcome of a probe or a connection, unless the VM has moved since it was at
     /// `place`; tells if the target became sick or well by it.
-    pub fn probed(&self, probe: Probe, place: Option<&HostName>, fall: u8) -> Option<Health> {
-        if probe == Probe::Failed && (place.is_none() || self.place().as_ref() != place) {
+    pub fn probed(
+        &self,
+        probe: ProbeOutcome,
+        place: Option<&HostName>,
+        fall: u8,
+    ) -> Option<Health> {
+        if probe == ProbeOutcome::Failed && (place.is_none() || self.place().as_ref() != place) {
             return None;
         }
         let mut health = lock(&self.health);

@@ -8,7 +8,7 @@ use crate::{
     service::{Service, ToTarget},
 };
 use forkyard_api_client::PortStream;
-use forkyard_gateway::{Refusal, Stalls};
+use forkyard_gateway::{ProxyRefusal, Stalls};
 use hyper::StatusCode;
 use socket2::SockRef;
 use std::{net::IpAddr, sync::Arc, time::Duration};
@@ -40,7 +40,7 @@ pub async fn carry(stream: TcpStream, from: IpAddr, service: Arc<Service>) {
 }
 
 /// Connects to a VM; to each once, if those before do not answer.
-async fn reached(service: &Service) -> Result<(PortStream, impl Send + use<>), Refusal> {
+async fn reached(service: &Service) -> Result<(PortStream, impl Send + use<>), ProxyRefusal> {
     let until = service.until();
     let mut tried = Vec::new();
     loop {

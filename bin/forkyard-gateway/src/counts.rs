@@ -2,7 +2,7 @@
 //! docs/ports.md. Told at an address of its own, for its clients are strangers.
 
 use anyhow::Context;
-use forkyard_gateway::Counts;
+use forkyard_gateway::ConnectionCounts;
 use hyper::StatusCode;
 use metrics::{counter, describe_counter, describe_gauge, gauge};
 use metrics_exporter_prometheus::{PrometheusBuilder, PrometheusHandle};
@@ -69,8 +69,8 @@ pub enum By {
 }
 
 /// Counts of clients' connections. After [`install`].
-pub fn connections() -> Counts {
-    Counts {
+pub fn connections() -> ConnectionCounts {
+    ConnectionCounts {
         open: gauge!(CONNECTIONS),
         turned_away: counter!(TURNED_AWAY),
     }

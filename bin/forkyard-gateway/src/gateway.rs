@@ -9,8 +9,9 @@ use crate::{
 use bytes::Bytes;
 use forkyard_api_client::PortStream;
 use forkyard_gateway::{
-    Form, Giver, Key, Pool, Refusal, ReplyBody, Sent, Share, ShareError, Taken, Target, Way, body,
-    headers::{self, Asked},
+    Form, ForwardedRequest, Giver, Pool, PortPermission, ProxyRefusal, ReplyBody, ServerWay,
+    ShareError, ShareKey, TakenPlace, Target, body,
+    headers::{self, RequestTarget},
     may_be_repeated, once, repeatedly, strip, upgrades,
 };
 use forkyard_types::VmView;
@@ -30,7 +31,7 @@ const GATEWAY: Giver = Giver {
 };
 
 /// Place of a client's connection, for as long as anything of it is there.
-pub type Place = Arc<Taken>;
+pub type Place = Arc<TakenPlace>;
 
 /// Passes requests on.
 #[derive(Debug)]
@@ -40,7 +41,7 @@ pub struct Gateway {
     /// Domain below which they are.
     pub domain: String,
     /// Key that signs tokens; none if no token is wanted.
-    pub key: Option<Key>,
+    pub key: Option<ShareKey>,
     /// Tokens that the daemon has given out.
     pub shares: Shares,
     /// True if clients speak TLS.
@@ -75,8 +76,8 @@ impl Gateway {
         mut request: Request<Incoming>,
         from: IpAddr,
         place: Place,
-    ) -> Result<(Response<ReplyBody>, By), Refusal> {
-        let asked = Asked::of(&request)?;
+    ) -> Result<(Response<ReplyBody>, By), ProxyRefusal> {
+        let asked = RequestTarget::of(&request)?;
         let mut target = self.target(&asked)?;
         let shown = Shown::take(&mut target, request.headers_mut());
         let until = self.guests.until();
@@ -104,13 +105,12 @@ impl Gateway {
         let (mut head, incoming) = request.into_parts();
         strip(&mut head.headers, &[], switches);
         headers::forwarded(&mut head.headers, &asked, Some(&target), from, self.tls);
-        let uri: Uri = target
-            .path
-            .parse()
-            .map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, "the path cannot be passed on"))?;
+        let uri: Uri = target.path.parse().map_err(|_| {
+            ProxyRefusal::new(StatusCode::BAD_REQUEST, "the path cannot be passed on")
+        })?;
         let empty = incoming.is_end_stream();
         let again = may_be_repeated(&head.method) && empty && !switches;
-        let sent = Sent {
+        let sent = ForwardedRequest {
             method: head.method,
             uri,
             headers: head.headers,
@@ -139,7 +139,7 @@ impl Gateway {
         Ok((response, By::Server))
     }
 
-    fn target(&self, asked: &Asked) -> Result<Target, Refusal> {
+    fn target(&self, asked: &RequestTarget) -> Result<Target, ProxyRefusal> {
         let found = Target::of(Some(&asked.host), &asked.path, &self.domain);
         // Without tokens, DNS rebinding: a page of another domain that points at this gateway would
         // have the same origin as the VMs' ports.
@@ -151,7 +151,7 @@ impl Gateway {
                 "no VM's port is here: ask for PORT-VM.{} or /vms/VM/ports/PORT/",
                 self.domain
             );
-            Refusal::new(StatusCode::NOT_FOUND, why)
+            ProxyRefusal::new(StatusCode::NOT_FOUND, why)
         })
     }
 
@@ -159,12 +159,12 @@ impl Gateway {
     /// without one does not learn whether the VM exists.
     async fn admit<'a>(
         &self,
-        key: &Key,
+        key: &ShareKey,
         target: &Target,
         shown: &'a Shown,
         until: Instant,
-    ) -> Result<(&'a str, Source, VmView, u64), Refusal> {
-        let unauthorized = |why: &str| Refusal::new(StatusCode::UNAUTHORIZED, why);
+    ) -> Result<(&'a str, Source, VmView, u64), ProxyRefusal> {
+        let unauthorized = |why: &str| ProxyRefusal::new(StatusCode::UNAUTHORIZED, why);
         let (token, source, share) = match shown.allowed(key) {
             Some(Ok(allowed)) => allowed,
             Some(Err(why @ (ShareError::Unknown | ShareError::Expired))) => {
@@ -202,7 +202,7 @@ impl Gateway {
         &self,
         shown: &'a Shown,
         until: Instant,
-    ) -> Result<Option<(&'a str, Source, Share)>, Refusal> {
+    ) -> Result<Option<(&'a str, Source, PortPermission)>, ProxyRefusal> {
         for (token, source) in shown.all() {
             let found = self.shares.find(token, &self.guests, until, token::now());
             match found.await {
@@ -221,10 +221,11 @@ impl Gateway {
         target: &Target,
         token: &str,
         expires: u64,
-    ) -> Result<Response<ReplyBody>, Refusal> {
+    ) -> Result<Response<ReplyBody>, ProxyRefusal> {
         let cookie = token::cookie(token, expires, self.tls);
-        let place = HeaderValue::from_str(&headers::own_path(&target.path))
-            .map_err(|_| Refusal::new(StatusCode::BAD_REQUEST, "the path cannot be passed on"))?;
+        let place = HeaderValue::from_str(&headers::own_path(&target.path)).map_err(|_| {
+            ProxyRefusal::new(StatusCode::BAD_REQUEST, "the path cannot be passed on")
+        })?;
         let mut response = Response::new(body(Bytes::new()));
         *response.status_mut() = StatusCode::SEE_OTHER;
         let headers = response.headers_mut();
@@ -246,7 +247,7 @@ struct ToServer<'a> {
     until: Instant,
 }
 
-impl Way for ToServer<'_> {
+impl ServerWay for ToServer<'_> {
     type Key = Server;
     type Stream = PortStream;
 
@@ -254,7 +255,7 @@ impl Way for ToServer<'_> {
         vec![self.server.clone()]
     }
 
-    async fn connect(&self) -> Result<(Server, PortStream), Refusal> {
+    async fn connect(&self) -> Result<(Server, PortStream), ProxyRefusal> {
         // Idle ones take places of the VM's.
         let crowded = || self.gateway.pool.forget(|it| it.vm == self.server.vm);
         let guests = &self.gateway.guests;

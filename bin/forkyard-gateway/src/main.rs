@@ -19,7 +19,7 @@ use anyhow::Context;
 use arguments::{Arguments, Command, Format, Share};
 use clap::Parser;
 use forkyard_api_client::{Client, TokenSecret, Trust, of_vm};
-use forkyard_gateway::{Key, Share as Allowed};
+use forkyard_gateway::{PortPermission as Allowed, ShareKey};
 use forkyard_types::VmView;
 use hyper::Method;
 use std::{
@@ -66,7 +66,7 @@ fn run(arguments: Arguments) -> anyhow::Result<()> {
 /// Makes a token, and says it.
 async fn share(client: &Client, wanted: Share) -> anyhow::Result<()> {
     // One that is made here would be no gateway's.
-    let key = Key::kept_in(&wanted.key)
+    let key = ShareKey::kept_in(&wanted.key)
         .context("the gateway makes its key when it starts; --key names another")?;
     let vm: VmView = client.call(Method::GET, &of_vm(&wanted.vm, "")).await?;
     let allowed = Allowed {

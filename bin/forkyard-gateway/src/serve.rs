@@ -10,7 +10,7 @@ use crate::{
 use anyhow::Context;
 use forkyard_api_client::Client;
 use forkyard_gateway::{
-    Key, Places, Pool, Stalls,
+    Places, Pool, ShareKey, Stalls,
     certificate::{self, Files},
     raise_descriptors, scraped,
 };
@@ -56,7 +56,7 @@ pub async fn serve(client: Client, wanted: Serve) -> anyhow::Result<()> {
         };
         let key = match wanted.open {
             true => None,
-            false => Some(Key::made_in(&wanted.key)?),
+            false => Some(ShareKey::made_in(&wanted.key)?),
         };
         let gateway = Arc::new(Gateway {
             guests: guests.clone(),

@@ -9,7 +9,7 @@
 //! daemon no more than that.
 
 use crate::guest::Guests;
-use forkyard_gateway::{Share, Unreached};
+use forkyard_gateway::{PortPermission, Unreached};
 use forkyard_types::{ShareToken, ShareView, VmId};
 use std::{
     collections::HashMap,
@@ -52,7 +52,7 @@ impl Shares {
         guests: &Guests,
         until: Instant,
         now: u64,
-    ) -> Result<Option<Share>, Unreached> {
+    ) -> Result<Option<PortPermission>, Unreached> {
         let Some(parts) = ShareToken::parse(token) else {
             return Ok(None);
         };
@@ -117,13 +117,18 @@ fn counts(token: &ShareToken<'_>, all: &[ShareView]) -> Duration {
 }
 
 /// Reads a token by the list of its VM.
-fn allowed(token: &str, parts: &ShareToken<'_>, all: &[ShareView], now: u64) -> Option<Share> {
+fn allowed(
+    token: &str,
+    parts: &ShareToken<'_>,
+    all: &[ShareView],
+    now: u64,
+) -> Option<PortPermission> {
     let share = all.iter().find(|share| share.id == parts.id)?;
     let known = blake3::Hash::from_hex(&share.hash).ok()?;
     // Compared in constant time.
     let is_it = blake3::hash(token.as_bytes()) == known;
     let holds = is_it && share.port == parts.port && now < share.expires;
-    holds.then_some(Share {
+    holds.then_some(PortPermission {
         vm: parts.vm,
         port: share.port,
         expires: share.expires,

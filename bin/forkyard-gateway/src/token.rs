@@ -1,6 +1,6 @@
 //! Credentials of a request: a token in a header, a cookie or its address.
 
-use forkyard_gateway::{Form, Key, Share, ShareError, Target};
+use forkyard_gateway::{Form, PortPermission, ShareError, ShareKey, Target};
 use forkyard_types::SHARE_PARAMETER;
 use hyper::{
     HeaderMap,
@@ -61,11 +61,14 @@ impl Shown {
 
     /// Finds the first token that holds, as it was shown and as it is; else says why the first
     /// does not. None if there is none.
-    pub fn allowed(&self, key: &Key) -> Option<Result<(&str, Source, Share), ShareError>> {
+    pub fn allowed(
+        &self,
+        key: &ShareKey,
+    ) -> Option<Result<(&str, Source, PortPermission), ShareError>> {
         let now = now();
         let mut why = None;
         for (token, from) in &self.0 {
-            match Share::read(token, key, now) {
+            match PortPermission::read(token, key, now) {
                 Ok(share) => return Some(Ok((token, *from, share))),
                 Err(error) => why = why.or(Some(error)),
             }
@@ -184,8 +187,8 @@ mod tests {
     #[test]
     fn a_token_that_does_not_hold_hides_none_that_does() {
         let folder = tempfile::tempdir().expect("a folder");
-        let key = Key::made_in(&folder.path().join("key")).expect("a key");
-        let share = Share {
+        let key = ShareKey::made_in(&folder.path().join("key")).expect("a key");
+        let share = PortPermission {
             vm: forkyard_types::VmId::random(),
             port: "80".parse().expect("a port"),
             expires: now() + 60,

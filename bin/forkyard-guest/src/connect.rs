@@ -11,7 +11,7 @@
 //! them it listens on. In a clone the copy of this program finds its input ended, and resets its
 //! copy of the connection.
 
-use forkyard_agent_link::{CHUNK, CONNECTED, END, Parts, Piece, part};
+use forkyard_agent_link::{CHUNK, CONNECTED, END, StreamPiece, StreamReceiver, part};
 use nix::{
     ifaddrs::getifaddrs,
     sys::{
@@ -117,7 +117,7 @@ fn carry(socket: &TcpStream) -> io::Result<()> {
 
 /// Passes on what the host sends, until its end.
 fn take_in(mut input: File, mut socket: &TcpStream) -> io::Result<()> {
-    let mut parts = Parts::default();
+    let mut parts = StreamReceiver::default();
     let mut buffer = vec![0; CHUNK];
     loop {
         let read = match input.read(&mut buffer) {
@@ -132,8 +132,8 @@ fn take_in(mut input: File, mut socket: &TcpStream) -> io::Result<()> {
         }
         for piece in parts.feed(&buffer[..read]) {
             match piece {
-                Piece::Data(data) => socket.write_all(&data)?,
-                Piece::End => {
+                StreamPiece::Data(data) => socket.write_all(&data)?,
+                StreamPiece::End => {
                     // One that is over already needs no end.
                     let _ = socket.shutdown(Shutdown::Write);
                     // Watched from here on for the host's hanging up alone.

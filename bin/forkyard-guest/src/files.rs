@@ -8,7 +8,8 @@ mod usage;
 mod watch;
 
 use forkyard_files::{
-    FilesError, Half, Noted, Reader, Target, Wanted, Writer, cannot_be_replaced, pack, unpack,
+    CopyTarget, FilesError, Half, Noted, Reader, TarWriter, WantedMembers, cannot_be_replaced,
+    pack, unpack,
 };
 use forkyard_types::{FileEntry, FileKind, FilesWritten};
 use nix::{
@@ -131,7 +132,7 @@ fn send(path: &Path) -> Result<(), Failure> {
         ),
         any: false,
     };
-    let mut writer = Writer::new(&mut out);
+    let mut writer = TarWriter::new(&mut out);
     let packed = pack(&from, &top, &mut writer, Noted::InStream);
     match packed {
         Ok(()) => writer.finish().map_err(|error| said(&error)),
@@ -139,7 +140,7 @@ fn send(path: &Path) -> Result<(), Failure> {
             let failure = said(&error);
             // To the reader of the stream, if there is any of it; and as any other failure.
             if out.any {
-                let _ = Writer::new(&mut out).word("FORKYARD.failure", &failure.said);
+                let _ = TarWriter::new(&mut out).word("FORKYARD.failure", &failure.said);
                 let _ = out.flush();
             }
             Err(failure)
@@ -170,9 +171,9 @@ impl<W: Write> Write for CountedOut<W> {
 }
 
 fn receive(path: &Path) -> Result<(), Failure> {
-    let target = Target {
+    let target = CopyTarget {
         path,
-        wanted: Wanted::Any,
+        wanted: WantedMembers::Any,
     };
     let mut notes = Vec::new();
     let mut note = |text| {

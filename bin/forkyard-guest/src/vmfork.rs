@@ -12,7 +12,7 @@ mod report;
 mod run;
 
 use folders::Folders;
-use forkyard_agent_link::{CallError, Checkpointing, Client, Cloning};
+use forkyard_agent_link::{AgentClient, CallError, Checkpointing, Cloning};
 use forkyard_types::{TicketId, TicketKind, VmId};
 use report::TaskNo;
 use std::{
@@ -122,7 +122,7 @@ pub fn main(words: &[String]) -> ExitCode {
 
 fn dispatch(words: &[String]) -> Result<ExitCode, Failure> {
     let words: Vec<_> = words.iter().map(String::as_str).collect();
-    let client = Client::from_env();
+    let client = AgentClient::from_env();
     match words.as_slice() {
         [] => return Err(Failure::Usage("no command".into())),
         ["rsh", rest @ ..] => return remote::rsh(rest),

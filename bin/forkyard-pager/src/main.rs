@@ -8,7 +8,9 @@
 
 use anyhow::Context;
 use clap::Parser;
-use forkyard_pager::{Pager, PagerOptions, Prefetch, Programs, Role, Setup, keep, other_half};
+use forkyard_pager::{
+    Pager, PagerOptions, PagerSetup, Prefetch, ProgramRole, Programs, keep, other_half,
+};
 use nix::sys::signal::{SigSet, Signal};
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -34,8 +36,8 @@ struct Arguments {
 }
 
 impl Arguments {
-    fn setup(&self) -> anyhow::Result<Setup> {
-        Ok(Setup {
+    fn setup(&self) -> anyhow::Result<PagerSetup> {
+        Ok(PagerSetup {
             mount: self.mount.clone(),
             socket: self.socket.clone(),
             options: self.options(),
@@ -87,15 +89,17 @@ fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let mut signals = SigSet::empty();
     signals.add(Signal::SIGTERM);
     signals.add(Signal::SIGINT);
-    if Role::given() != Role::Keeper {
+    if ProgramRole::given() != ProgramRole::Keeper {
         // Before any thread exists, so that none takes the signal instead.
         signals.thread_block().context("cannot block signals")?;
     }
     let setup = arguments.setup()?;
-    let pager = match Role::given() {
-        Role::Keeper => return keep(other_half()?, arguments.programs()?).context("gave up"),
-        Role::Successor => Pager::succeed(setup, other_half()?)?,
-        Role::First => {
+    let pager = match ProgramRole::given() {
+        ProgramRole::Keeper => {
+            return keep(other_half()?, arguments.programs()?).context("gave up");
+        }
+        ProgramRole::Successor => Pager::succeed(setup, other_half()?)?,
+        ProgramRole::First => {
             // Fails where a dead pager's mount is, which will be replaced; and if
             // there is no directory afterwards, mounting says so.
             let _ = std::fs::create_dir_all(&arguments.mount);

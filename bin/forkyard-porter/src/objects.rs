@@ -1,9 +1,9 @@
 //! Objects of one store: read within bounds, written as a whole.
 
 use forkyard_objects::{
-    Address, Digest, LONGEST, Piece, Root, layout,
+    Digest, LONGEST, Piece, Root, StoreAddress, layout,
     order::{Done, Failed, Order, Said},
-    settings::{Secret, Settings},
+    settings::{Secret, StoreSettings},
 };
 use futures::{StreamExt, TryStreamExt, stream};
 use object_store::{
@@ -25,7 +25,7 @@ const MOST_CERTIFICATES: u64 = 4 << 20;
 #[derive(Clone, Debug)]
 pub struct Objects {
     store: Arc<dyn ObjectStore>,
-    address: Address,
+    address: StoreAddress,
     prefix: Path,
 }
 
@@ -47,7 +47,11 @@ impl Objects {
                 Arc::new(folder.with_fsync(true))
             }
             Root::Bucket(name) => {
-                let settings = order.settings.as_deref().map(Settings::read).transpose()?;
+                let settings = order
+                    .settings
+                    .as_deref()
+                    .map(StoreSettings::read)
+                    .transpose()?;
                 let settings = settings.unwrap_or_default();
                 let authorities = authorities(settings.authority_of(name))?;
                 Arc::new(bucket(name, &settings, authorities).map_err(fault)?)
@@ -278,7 +282,7 @@ fn authorities(path: Option<&std::path::Path>) -> Result<Vec<Certificate>, Faile
 
 fn bucket(
     name: &str,
-    settings: &Settings,
+    settings: &StoreSettings,
     authorities: Vec<Certificate>,
 ) -> Result<impl ObjectStore, Error> {
     let builder = match settings.bucket.get(name) {

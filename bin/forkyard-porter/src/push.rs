@@ -3,9 +3,9 @@
 use crate::objects::{AT_ONCE, Objects};
 use forkyard_objects::{
     Digest, PIECE, Piece,
-    collect::{self, Others, Push},
+    collect::{self, Others, PushStep},
     layout,
-    order::{Done, Failed, File, Over},
+    order::{Done, ExistingManifest, Failed, File},
 };
 use futures::{StreamExt, stream};
 use object_store::PutMode;
@@ -32,7 +32,7 @@ pub struct Pushed {
     /// Files that hold its pieces.
     pub files: Vec<File>,
     /// Treatment of one of that name.
-    pub over: Over,
+    pub over: ExistingManifest,
     /// Pieces that are there are read.
     pub verify: bool,
 }
@@ -88,12 +88,12 @@ async fn steps(
 ) -> Result<Done, Failed> {
     let mut done = Done::default();
     let mut wait = LOOK;
-    let mut at = Push::Lease;
+    let mut at = PushStep::Lease;
     loop {
         let mut others = Others::None;
         match at {
-            Push::Lease => lease.write().await?,
-            Push::Look => {
+            PushStep::Lease => lease.write().await?,
+            PushStep::Look => {
                 let marks = objects.under(layout::COLLECTIONS).await?;
                 let live = |stored| !collect::is_stale(stored, lease.stored);
                 if marks.iter().any(|mark| live(mark.stored)) {
@@ -104,25 +104,25 @@ async fn steps(
                     lease.write().await?;
                 }
             }
-            Push::Pieces => done = pieces(objects, places, pushed.verify, lease).await?,
-            Push::Manifest => {
+            PushStep::Pieces => done = pieces(objects, places, pushed.verify, lease).await?,
+            PushStep::Manifest => {
                 if lease.renewed.elapsed() > Duration::from_secs(collect::SAFE) {
                     let why = "the store did not answer for so long that others may have collected what was sent";
                     return Err(Failed::Store(why.into()));
                 }
                 let mode = match pushed.over {
-                    Over::Nothing => PutMode::Create,
-                    Over::Replaced => PutMode::Overwrite,
+                    ExistingManifest::Nothing => PutMode::Create,
+                    ExistingManifest::Replaced => PutMode::Overwrite,
                 };
                 let name = layout::manifest(&pushed.name);
                 let manifest = pushed.manifest.clone().into_bytes();
                 objects.write(&name, manifest, mode).await?;
             }
             // It is there, whatever becomes of the lease.
-            Push::Release => {
+            PushStep::Release => {
                 let _ = objects.delete(&lease.name).await;
             }
-            Push::End => return Ok(done),
+            PushStep::End => return Ok(done),
         }
         at = at.after(others);
     }

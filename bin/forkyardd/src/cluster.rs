@@ -2,7 +2,7 @@
 
 use anyhow::{Context, bail};
 use clap::{ArgAction, Args, ValueEnum};
-use forkyard_cluster::{Allocation, Cluster, Endpoint, PlainEtcd, Reach, Settings, Token};
+use forkyard_cluster::{Allocation, Cluster, Endpoint, NodeAddresses, PlainEtcd, Settings, Token};
 use forkyard_node::{Fence, Node};
 use forkyard_tls::{Certificate, Trust};
 use forkyard_types::{ByteCount, NodeName, Room};
@@ -175,7 +175,7 @@ impl ClusterArgs {
                 false => PlainEtcd::Loopback,
             },
             name,
-            reach: Reach {
+            reach: NodeAddresses {
                 api: (advertise, port).into(),
                 pages: (advertise, self.pages_port).into(),
                 tunnel: advertise,

@@ -24,7 +24,7 @@ mod watch;
 
 use crate::{
     doors::{Party, Visit},
-    gate::{Asker, Peer},
+    gate::{Asker, ConnectionPeer},
     http::{self, Bodies},
     idle::Idle,
     listen,
@@ -38,7 +38,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use forkyard_auth::{Access, bearer};
-use forkyard_e2b::{ENVD_PORT, Key, SandboxAddress, is_token, is_told, target};
+use forkyard_e2b::{ENVD_PORT, SandboxAddress, SandboxKey, is_token, is_told, target};
 use forkyard_fork::Host;
 use forkyard_types::{VmId, VmState, VmView};
 use reply::Failure;
@@ -70,7 +70,7 @@ pub struct Choices {
 struct E2b {
     host: Arc<Host>,
     access: Arc<Access>,
-    key: Arc<Key>,
+    key: Arc<SandboxKey>,
     choices: Arc<Choices>,
     domain: String,
     watchers: watch::Watchers,
@@ -105,7 +105,7 @@ impl Endpoint {
         let e2b = E2b {
             host: shared.host.clone(),
             access: shared.access.clone(),
-            key: Arc::new(Key::kept_in(state).context("the key of sandboxes' tokens")?),
+            key: Arc::new(SandboxKey::kept_in(state).context("the key of sandboxes' tokens")?),
             domain: domain.unwrap_or_else(|| format!("localhost:{}", listens.port())),
             choices: Arc::new(choices),
             watchers: watch::Watchers::default(),
@@ -151,7 +151,7 @@ async fn known(
     mut request: Request,
     next: Next,
 ) -> Response {
-    request.extensions_mut().insert(Peer {
+    request.extensions_mut().insert(ConnectionPeer {
         address,
         certificate: None,
     });
@@ -316,7 +316,7 @@ impl Who {
     fn of(request: &Request) -> Self {
         let text = |name: &str| request.headers().get(name)?.to_str().ok();
         let bearer = text("authorization").and_then(bearer);
-        let peer = request.extensions().get::<Peer>();
+        let peer = request.extensions().get::<ConnectionPeer>();
         Self {
             // Every listener sets it; no request is admitted or refused because of it.
             address: peer.map_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED), |peer| peer.address.ip()),

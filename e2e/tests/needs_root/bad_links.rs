@@ -1,7 +1,7 @@
 //! Forks to hosts over networks that lose, double and reorder, or that are slow.
 
 use crate::cluster::made;
-use forkyard_e2e::{Cluster, Links, Network, eventually};
+use forkyard_e2e::{Cluster, LinkFaults, Links, eventually};
 use forkyard_types::{VmState, VmView};
 use std::time::Duration;
 
@@ -29,12 +29,12 @@ fn whole(cluster: &Cluster, clones: &[VmView], sum: &str) {
 fn clones_are_whole_over_a_network_that_loses_doubles_and_reorders() {
     let cluster = Cluster::linked(
         3,
-        Network {
+        LinkFaults {
             delay: Duration::from_micros(500),
             loss: 3.0,
             twice: 3.0,
             late: 10.0,
-            ..Network::default()
+            ..LinkFaults::default()
         },
     );
     let here = cluster.host(0);

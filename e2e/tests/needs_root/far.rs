@@ -1,7 +1,7 @@
 //! Forks to a host at the far end of a long link.
 
 use crate::cluster::made;
-use forkyard_e2e::{Cluster, Links, Network};
+use forkyard_e2e::{Cluster, LinkFaults, Links};
 use forkyard_types::VmView;
 use std::time::Duration;
 
@@ -9,12 +9,12 @@ use std::time::Duration;
 const PAGES: u32 = 2000;
 
 /// 200 Mbit/s, with the buffers that such a link has.
-fn link(round_trip: Duration) -> Network {
-    Network {
+fn link(round_trip: Duration) -> LinkFaults {
+    LinkFaults {
         rate: 25_000_000,
         queue: Duration::from_millis(100),
         delay: round_trip / 2,
-        ..Network::default()
+        ..LinkFaults::default()
     }
 }
 

@@ -1,6 +1,6 @@
 //! Requests of many connections, through a front-end, while their VM moves over a long link.
 
-use forkyard_e2e::{Cluster, Host, Network, eventually, frontend::Frontend};
+use forkyard_e2e::{Cluster, Host, LinkFaults, eventually, frontend::Frontend};
 use forkyard_types::MigrateResponse;
 use std::{
     env,
@@ -52,11 +52,11 @@ fn no_request_of_two_hundred_connections_fails_while_the_vm_moves() {
     // Two sites, 20 ms apart.
     let cluster = Cluster::linked(
         2,
-        Network {
+        LinkFaults {
             rate: 25_000_000,
             queue: Duration::from_millis(100),
             delay: Duration::from_millis(10),
-            ..Network::default()
+            ..LinkFaults::default()
         },
     );
     let (here, there) = (cluster.host(0), cluster.host(1));

@@ -102,7 +102,7 @@ pub enum Cloning {
 pub enum Checkpointing {
     /// This is the VM that took it.
     Taken {
-        /// Id of the checkpoint, for [`Client::create_clones`].
+        /// Id of the checkpoint, for [`AgentClient::create_clones`].
         checkpoint: VmId,
     },
     /// This is a clone of it, of that number in its ticket.
@@ -116,12 +116,12 @@ pub enum Checkpointing {
 
 /// The agent, as programs in its guest see it.
 #[derive(Clone, Debug)]
-pub struct Client {
+pub struct AgentClient {
     socket: PathBuf,
     patience: Duration,
 }
 
-impl Client {
+impl AgentClient {
     /// The agent of this VM, or the one [`SOCKET_ENV`] names.
     pub fn from_env() -> Self {
         Self::at(env::var_os(SOCKET_ENV).map_or_else(|| SOCKET.into(), PathBuf::from))
@@ -161,7 +161,7 @@ impl Client {
     }
 
     /// Ends this clone, with this status for the parent's join, when this
-    /// process ends in any other way than by [`Client::exit`].
+    /// process ends in any other way than by [`AgentClient::exit`].
     pub fn end_with_me(&self, status: u8) -> Result<(), CallError> {
         let Answer::Tied = self.call(Ask::EndWithMe { status })? else {
             return Err(CallError::Unexpected);

@@ -18,7 +18,7 @@ mod tasks;
 
 pub use elsewhere::{Duplex, Visitors};
 pub use error::LinkError;
-pub use exec::{Exec, ExecInput, ExecOut};
+pub use exec::{Exec, ExecControls, ExecOut};
 
 use crate::{
     Answer, CallId, Command, Identify, Request, Session, ToGuest, VERSION, encode_with_data,

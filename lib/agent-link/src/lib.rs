@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! forkyardd                      QEMU                  forkyard-guest          program
-//!   Guest ── task ── unix socket ── virtio-serial port ── agent ── agent.sock ── Client
+//!   Guest ── task ── unix socket ── virtio-serial port ── agent ── agent.sock ── AgentClient
 //!            frames of ToGuest and ToHost                      frames of Request and
 //!                                                              Result<Answer, ApiError>
 //! ```
@@ -24,7 +24,9 @@ mod sync;
 mod host;
 
 pub use ask::*;
-pub use client::{CallError, Checkpointing, Client, Cloning, IDENTITY_FILE, SOCKET, SOCKET_ENV};
+pub use client::{
+    AgentClient, CallError, Checkpointing, Cloning, IDENTITY_FILE, SOCKET, SOCKET_ENV,
+};
 pub use frame::{
     Around, Decoder, EncodeError, FrameError, MAX_PAYLOAD, OVERHEAD, around, encode,
     encode_with_data,
@@ -32,7 +34,7 @@ pub use frame::{
 pub use frames::{Frames, MOST_FRAMES, joined};
 pub use growth::Growth;
 #[cfg(feature = "host")]
-pub use host::{Duplex, Exec, ExecInput, ExecOut, Guest, Hello, LinkError, Visitors};
+pub use host::{Duplex, Exec, ExecControls, ExecOut, Guest, Hello, LinkError, Visitors};
 pub use message::*;
-pub use parts::{CONNECTED, END, Parts, Piece, part};
+pub use parts::{CONNECTED, END, StreamPiece, StreamReceiver, part};
 pub use sync::{FrameReader, ReadError, send};

@@ -28,7 +28,7 @@ pub fn part(bytes: &[u8]) -> Vec<u8> {
 
 /// Something that came on a stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Piece {
+pub enum StreamPiece {
     /// Bytes, never none.
     Data(Vec<u8>),
     /// The end; nothing follows.
@@ -37,22 +37,22 @@ pub enum Piece {
 
 /// The receiving end of a stream.
 #[derive(Debug, Default)]
-pub struct Parts {
+pub struct StreamReceiver {
     header: Vec<u8>,
     left: usize,
     over: bool,
 }
 
-impl Parts {
+impl StreamReceiver {
     /// Takes bytes as they came, however they were cut. What comes after the end is discarded.
-    pub fn feed(&mut self, mut bytes: &[u8]) -> Vec<Piece> {
+    pub fn feed(&mut self, mut bytes: &[u8]) -> Vec<StreamPiece> {
         let mut pieces = Vec::new();
         while !self.over && !bytes.is_empty() {
             if self.left > 0 {
                 let (data, rest) = bytes.split_at(self.left.min(bytes.len()));
                 self.left -= data.len();
                 bytes = rest;
-                pieces.push(Piece::Data(data.to_vec()));
+                pieces.push(StreamPiece::Data(data.to_vec()));
                 continue;
             }
             let (more, rest) = bytes.split_at((HEADER - self.header.len()).min(bytes.len()));
@@ -63,7 +63,7 @@ impl Parts {
                 self.left = usize::try_from(u32::from_le_bytes(length)).unwrap_or(usize::MAX);
                 if self.left == 0 {
                     self.over = true;
-                    pieces.push(Piece::End);
+                    pieces.push(StreamPiece::End);
                 }
             }
         }
@@ -78,16 +78,16 @@ mod tests {
 
     #[test]
     fn a_length_that_promises_more_than_comes_takes_no_memory_and_is_no_end() {
-        let mut parts = Parts::default();
+        let mut parts = StreamReceiver::default();
         assert!(parts.feed(&u32::MAX.to_le_bytes()).is_empty());
-        assert_eq!(parts.feed(b"ab"), [Piece::Data(b"ab".to_vec())]);
+        assert_eq!(parts.feed(b"ab"), [StreamPiece::Data(b"ab".to_vec())]);
         assert!(parts.header.capacity() <= 8);
     }
 
     #[test]
     fn what_comes_after_the_end_is_discarded() {
         let bytes = [&END[..], &part(b"late")].concat();
-        assert_eq!(Parts::default().feed(&bytes), [Piece::End]);
+        assert_eq!(StreamReceiver::default().feed(&bytes), [StreamPiece::End]);
     }
 
     proptest! {
@@ -101,18 +101,18 @@ mod tests {
             if ends {
                 wire.extend(END);
             }
-            let mut parts = Parts::default();
+            let mut parts = StreamReceiver::default();
             let pieces: Vec<_> = wire.chunks(cut).flat_map(|bytes| parts.feed(bytes)).collect();
             let came: Vec<u8> = pieces
                 .iter()
                 .flat_map(|piece| match piece {
-                    Piece::Data(data) => data.clone(),
-                    Piece::End => Vec::new(),
+                    StreamPiece::Data(data) => data.clone(),
+                    StreamPiece::End => Vec::new(),
                 })
                 .collect();
             prop_assert_eq!(came, sent.concat());
-            prop_assert_eq!(pieces.last() == Some(&Piece::End), ends);
-            prop_assert!(!pieces.contains(&Piece::Data(Vec::new())));
+            prop_assert_eq!(pieces.last() == Some(&StreamPiece::End), ends);
+            prop_assert!(!pieces.contains(&StreamPiece::Data(Vec::new())));
         }
     }
 }

@@ -29,7 +29,7 @@ pub enum UploadError {
 
 /// A disk that comes.
 #[derive(Debug)]
-pub struct Disk {
+pub struct DiskDownload {
     body: Incoming,
     size: Option<u64>,
 }
@@ -89,17 +89,17 @@ impl Client {
     }
 
     /// Gets a disk.
-    pub async fn disk(&self, path: &str) -> Result<Disk, ClientError> {
+    pub async fn disk(&self, path: &str) -> Result<DiskDownload, ClientError> {
         let body = self
             .open(Method::GET, path, Bytes::new())
             .await?
             .into_body();
         let size = body.size_hint().exact();
-        Ok(Disk { body, size })
+        Ok(DiskDownload { body, size })
     }
 }
 
-impl Disk {
+impl DiskDownload {
     /// Returns the size in bytes, if the daemon gave it.
     pub fn size(&self) -> Option<u64> {
         self.size

@@ -14,7 +14,7 @@ mod place;
 mod ports;
 mod presence;
 
-pub use disk::{Disk, UploadError};
+pub use disk::{DiskDownload, UploadError};
 pub use error::ClientError;
 pub use events::EventStream;
 pub use exec::Events;

@@ -19,7 +19,7 @@ mod failures;
 pub use failures::{Failures, network};
 
 use base64::{Engine, prelude::BASE64_URL_SAFE_NO_PAD};
-use forkyard_records::{Store, StoreError, TokenRecord};
+use forkyard_records::{Records, RecordsError, TokenRecord};
 use forkyard_types::{TokenId, TokenRequest, TokenSecret, TokenView};
 use std::{
     net::IpAddr,
@@ -58,7 +58,7 @@ pub enum Refused {
     },
     /// The records cannot be read.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] RecordsError),
 }
 
 /// Reason why a token cannot be given out or taken back.
@@ -87,7 +87,7 @@ pub enum TokenError {
     Random(#[from] getrandom::Error),
     /// The records cannot be used.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] RecordsError),
 }
 
 /// Seconds that a token can hold: to a hundred years.
@@ -96,16 +96,16 @@ const LIFETIME: std::ops::RangeInclusive<u64> = 1..=100 * 365 * 24 * 3600;
 /// The tokens of a host.
 #[derive(Debug)]
 pub struct Access {
-    store: Store,
+    store: Records,
     failures: Mutex<Failures>,
 }
 
 impl Access {
     /// Opens the records; with a connection of its own, so that no request
     /// waits for what a fork writes down.
-    pub fn open(database: &Path) -> Result<Self, StoreError> {
+    pub fn open(database: &Path) -> Result<Self, RecordsError> {
         Ok(Self {
-            store: Store::open(database)?,
+            store: Records::open(database)?,
             failures: Mutex::default(),
         })
     }

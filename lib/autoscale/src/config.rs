@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Limits and times that a scaler keeps to.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Config {
+pub struct ScalerConfig {
     /// Fewest servers.
     pub least: u16,
     /// Most servers, counting those that come and those that go.
@@ -29,7 +29,7 @@ pub struct Config {
     pub retry_most: Duration,
 }
 
-impl Default for Config {
+impl Default for ScalerConfig {
     fn default() -> Self {
         let seconds = Duration::from_secs;
         Self {
@@ -47,7 +47,7 @@ impl Default for Config {
     }
 }
 
-impl Config {
+impl ScalerConfig {
     /// Checks that the limits and times can be kept together.
     pub fn check(&self) -> Result<(), InvalidConfig> {
         if self.least == 0 || self.least > self.most {

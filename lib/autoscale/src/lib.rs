@@ -8,13 +8,13 @@
 //!   +------------------+------- Removing <-------------+------------------------+
 //! ```
 //!
-//! Every server has one of [`Config::most`] slots from before its fork is asked for until its
+//! Every server has one of [`ScalerConfig::most`] slots from before its fork is asked for until its
 //! removal is confirmed, and there are no other slots: whatever is measured, whatever fails, there
 //! are never more servers. One fork is under way at a time, of no more clones than there are
 //! healthy servers; forks that fail are asked for again after a time that doubles.
 //!
 //! Does no I/O and reads no clock: the caller passes the time and what it has measured, carries
-//! out the [`Action`]s, and reports what became of them as [`Done`].
+//! out the [`Action`]s, and reports what became of them as [`ActionOutcome`].
 
 mod config;
 mod gate;
@@ -23,9 +23,9 @@ mod signal;
 mod slot;
 mod window;
 
-pub use config::{Config, InvalidConfig};
-pub use scaler::{Action, Cause, Done, Scaler, Source};
-pub use signal::{Cpu, Health, Latency, Queue, Sample, Signal, View};
+pub use config::{InvalidConfig, ScalerConfig};
+pub use scaler::{Action, ActionOutcome, RemovalCause, Scaler, ServerSource};
+pub use signal::{Cpu, Latency, LoadSignal, LoadView, Queue, ServerHealth, ServerSample};
 pub use slot::{SlotNo, Stage};
 
 #[cfg(test)]

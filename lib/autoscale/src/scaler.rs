@@ -1,8 +1,8 @@
 //! The scaler: from a view of all servers to what is to be done about them.
 
 use crate::{
-    Config, Health, InvalidConfig, Sample, Signal, SlotNo, Stage, View, gate::Gate, slot::Slot,
-    window::Window,
+    InvalidConfig, LoadSignal, LoadView, ScalerConfig, ServerHealth, ServerSample, SlotNo, Stage,
+    gate::Gate, slot::Slot, window::Window,
 };
 use forkyard_types::VmId;
 use std::time::Duration;
@@ -14,7 +14,7 @@ const MOST_CALM: u32 = 16;
 
 /// VM or checkpoint that servers are clones of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum ServerSource {
     /// A VM that is itself a server, in slot 0. It is never removed.
     Server(VmId),
     /// A checkpoint: all servers are clones.
@@ -24,7 +24,7 @@ pub enum Source {
 /// Action for the caller.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Fork `source` into a clone for each slot; report [`Done::Forked`] or [`Done::NotForked`] of
+    /// Fork `source` into a clone for each slot; report [`ActionOutcome::Forked`] or [`ActionOutcome::NotForked`] of
     /// each slot.
     Fork {
         /// Source of the fork.
@@ -36,14 +36,14 @@ pub enum Action {
     Admit(SlotNo),
     /// Send it no new requests.
     Starve(SlotNo),
-    /// Remove the VM; report [`Done::Removed`] or [`Done::NotRemoved`].
+    /// Remove the VM; report [`ActionOutcome::Removed`] or [`ActionOutcome::NotRemoved`].
     Remove {
         /// Slot.
         slot: SlotNo,
         /// The VM.
         vm: VmId,
         /// Reason.
-        cause: Cause,
+        cause: RemovalCause,
     },
     /// The VM has gone by itself: forget it.
     Forget(SlotNo),
@@ -51,7 +51,7 @@ pub enum Action {
 
 /// Reason why a server is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Cause {
+pub enum RemovalCause {
     /// Without open requests, and not needed.
     Drained,
     /// The server's checks have failed for too long.
@@ -62,7 +62,7 @@ pub enum Cause {
 
 /// Outcome of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Done {
+pub enum ActionOutcome {
     /// The clone for this slot runs.
     Forked {
         /// The slot.
@@ -90,9 +90,9 @@ pub enum Done {
 /// Policy and state of a set of servers.
 #[derive(Debug)]
 pub struct Scaler<S> {
-    config: Config,
+    config: ScalerConfig,
     signal: S,
-    source: Source,
+    source: ServerSource,
     slots: Vec<Slot>,
     /// Servers wanted, from `least` to `most`.
     wanted: u16,
@@ -110,12 +110,16 @@ struct Calm {
     retired: Option<Duration>,
 }
 
-impl<S: Signal> Scaler<S> {
+impl<S: LoadSignal> Scaler<S> {
     /// A scaler of servers that are clones of `source`.
-    pub fn new(config: Config, signal: S, source: Source) -> Result<Self, InvalidConfig> {
+    pub fn new(
+        config: ScalerConfig,
+        signal: S,
+        source: ServerSource,
+    ) -> Result<Self, InvalidConfig> {
         config.check()?;
         let mut slots = vec![Slot::Empty; config.most.into()];
-        if let Source::Server(vm) = source {
+        if let ServerSource::Server(vm) = source {
             // Known to be served by its owner's own account.
             slots[0] = Slot::Joining {
                 vm,
@@ -162,25 +166,25 @@ impl<S: Signal> Scaler<S> {
     }
 
     /// Takes note of what became of an action.
-    pub fn done(&mut self, now: Duration, done: Done) {
+    pub fn done(&mut self, now: Duration, done: ActionOutcome) {
         match done {
-            Done::Forked { slot, vm } => {
+            ActionOutcome::Forked { slot, vm } => {
                 if let Some(it @ Slot::Forking) = self.slot(slot) {
                     *it = Slot::Joining { vm, since: now };
                 }
             }
-            Done::NotForked { slot } => {
+            ActionOutcome::NotForked { slot } => {
                 if let Some(it @ Slot::Forking) = self.slot(slot) {
                     *it = Slot::Empty;
                     self.fail(now);
                 }
             }
-            Done::Removed { slot } => {
+            ActionOutcome::Removed { slot } => {
                 if let Some(it @ Slot::Removing { .. }) = self.slot(slot) {
                     *it = Slot::Empty;
                 }
             }
-            Done::NotRemoved { slot } => {
+            ActionOutcome::NotRemoved { slot } => {
                 if let Some(it) = self.slot(slot)
                     && let Slot::Removing { vm } = *it
                 {
@@ -195,8 +199,8 @@ impl<S: Signal> Scaler<S> {
         }
     }
 
-    /// Decides what is to be done. To be called several times in each of the times of [`Config`].
-    pub fn look(&mut self, now: Duration, view: &View) -> Vec<Action> {
+    /// Decides what is to be done. To be called several times in each of the times of [`ScalerConfig`].
+    pub fn look(&mut self, now: Duration, view: &LoadView) -> Vec<Action> {
         let mut actions = Vec::new();
         for no in 0..self.config.most {
             self.live(now, SlotNo(no), view, &mut actions);
@@ -208,13 +212,16 @@ impl<S: Signal> Scaler<S> {
     }
 
     /// Moves one server on in its life.
-    fn live(&mut self, now: Duration, no: SlotNo, view: &View, actions: &mut Vec<Action>) {
+    fn live(&mut self, now: Duration, no: SlotNo, view: &LoadView, actions: &mut Vec<Action>) {
         let sample = view.servers.get(&no);
-        let health = sample.map_or(Health::Down, |it| it.health);
+        let health = sample.map_or(ServerHealth::Down, |it| it.health);
         let Some(slot) = self.slots.get_mut(usize::from(no.0)) else {
             return;
         };
-        if health == Health::Gone && slot.vm().is_some() && !matches!(slot, Slot::Removing { .. }) {
+        if health == ServerHealth::Gone
+            && slot.vm().is_some()
+            && !matches!(slot, Slot::Removing { .. })
+        {
             // One that was about to be removed is no failure.
             let failed = !matches!(slot, Slot::Draining { .. });
             *slot = Slot::Empty;
@@ -229,7 +236,7 @@ impl<S: Signal> Scaler<S> {
             Slot::Empty | Slot::Forking | Slot::Removing { .. } => {}
             Slot::Joining { vm, since } => {
                 let (vm, since) = (*vm, *since);
-                if health == Health::Up {
+                if health == ServerHealth::Up {
                     let sick = None;
                     *slot = Slot::Serving {
                         vm,
@@ -239,10 +246,10 @@ impl<S: Signal> Scaler<S> {
                     self.window.clear();
                     actions.push(Action::Admit(no));
                 } else if now.saturating_sub(since) >= self.config.join_within
-                    && self.source != Source::Server(vm)
+                    && self.source != ServerSource::Server(vm)
                 {
                     *slot = Slot::Removing { vm };
-                    let cause = Cause::Late;
+                    let cause = RemovalCause::Late;
                     actions.push(Action::Remove {
                         slot: no,
                         vm,
@@ -253,13 +260,13 @@ impl<S: Signal> Scaler<S> {
             }
             Slot::Serving { sick, .. } => {
                 let was = sick.is_some();
-                *sick = (health != Health::Up).then(|| sick.unwrap_or(now));
+                *sick = (health != ServerHealth::Up).then(|| sick.unwrap_or(now));
                 if was != sick.is_some() {
                     self.window.clear();
                 }
             }
             Slot::Draining { vm, idle, sick } => {
-                *sick = (health != Health::Up).then(|| sick.unwrap_or(now));
+                *sick = (health != ServerHealth::Up).then(|| sick.unwrap_or(now));
                 let open = sample.map(|it| it.open);
                 *idle = match open {
                     Some(0) => idle.saturating_add(1),
@@ -268,8 +275,8 @@ impl<S: Signal> Scaler<S> {
                 let dead =
                     sick.is_some_and(|since| now.saturating_sub(since) >= self.config.sick_after);
                 let cause = match (*idle >= IDLE_LOOKS, dead) {
-                    (true, _) => Cause::Drained,
-                    (false, true) => Cause::Sick,
+                    (true, _) => RemovalCause::Drained,
+                    (false, true) => RemovalCause::Sick,
                     (false, false) => return,
                 };
                 let vm = *vm;
@@ -304,7 +311,7 @@ impl<S: Signal> Scaler<S> {
             let long = now.saturating_sub(since) >= self.config.sick_after;
             // Where nothing is healthy and there is no room to fork, one makes room at a time.
             let last = healthy == 0 && full && actions.is_empty() && self.gate.is_open(now);
-            if !long || self.source == Source::Server(vm) || !(healthy >= sick || last) {
+            if !long || self.source == ServerSource::Server(vm) || !(healthy >= sick || last) {
                 continue;
             }
             self.slots[usize::from(no)] = Slot::Removing { vm };
@@ -312,14 +319,14 @@ impl<S: Signal> Scaler<S> {
             actions.push(Action::Remove {
                 slot: SlotNo(no),
                 vm,
-                cause: Cause::Sick,
+                cause: RemovalCause::Sick,
             });
             self.fail(now);
         }
     }
 
     /// Decides how many servers are wanted.
-    fn measure(&mut self, now: Duration, view: &View) {
+    fn measure(&mut self, now: Duration, view: &LoadView) {
         let serving = self.serving(view);
         self.load = self.signal.load(&serving, view.waiting);
         let Some(load) = self.load else {
@@ -409,7 +416,7 @@ impl<S: Signal> Scaler<S> {
             let all = (0..).map(SlotNo).zip(&mut self.slots);
             let serving = all.filter_map(|(no, slot)| {
                 let (vm, since) = slot.healthy()?;
-                (source != Source::Server(vm)).then_some((since, no, slot, vm))
+                (source != ServerSource::Server(vm)).then_some((since, no, slot, vm))
             });
             let youngest = serving.max_by_key(|(since, no, ..)| (*since, *no));
             let Some((_, no, slot, vm)) = youngest else {
@@ -431,8 +438,8 @@ impl<S: Signal> Scaler<S> {
         let mut serving: Vec<_> = serving.collect();
         serving.sort_by_key(|(_, since)| *since);
         match self.source {
-            Source::Checkpoint(vm) => Some(vm),
-            Source::Server(original) => {
+            ServerSource::Checkpoint(vm) => Some(vm),
+            ServerSource::Server(original) => {
                 let is = |(vm, _): &&(VmId, Duration)| *vm == original;
                 serving
                     .iter()
@@ -443,7 +450,7 @@ impl<S: Signal> Scaler<S> {
         }
     }
 
-    fn serving(&self, view: &View) -> Vec<Sample> {
+    fn serving(&self, view: &LoadView) -> Vec<ServerSample> {
         let all = (0..).map(SlotNo).zip(&self.slots);
         let serving = all.filter(|(_, slot)| slot.stage() == Some(Stage::Serving));
         serving

@@ -5,7 +5,7 @@ use std::{collections::BTreeMap, time::Duration};
 
 /// Result of a server's checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Health {
+pub enum ServerHealth {
     /// The last check passed.
     Up,
     /// The last checks failed, or none has been done yet.
@@ -16,9 +16,9 @@ pub enum Health {
 
 /// One server, as it was measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Sample {
+pub struct ServerSample {
     /// Result of its checks.
-    pub health: Health,
+    pub health: ServerHealth,
     /// Requests that it has been sent and has not answered, and those that wait for it alone.
     pub open: u32,
     /// Requests that it is sent at most at a time.
@@ -31,22 +31,22 @@ pub struct Sample {
 
 /// All servers, as they were measured at one time.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct View {
+pub struct LoadView {
     /// By slot; those without a sample count as down.
-    pub servers: BTreeMap<SlotNo, Sample>,
+    pub servers: BTreeMap<SlotNo, ServerSample>,
     /// Requests that wait for whichever server is free first.
     pub waiting: u32,
 }
 
 /// A measure of load.
-pub trait Signal {
+pub trait LoadSignal {
     /// Returns the load of these servers together, 1 for saturation; none if it is not known.
     /// All of them are healthy and get requests.
-    fn load(&self, serving: &[Sample], waiting: u32) -> Option<f64>;
+    fn load(&self, serving: &[ServerSample], waiting: u32) -> Option<f64>;
 }
 
-impl<S: Signal + ?Sized> Signal for Box<S> {
-    fn load(&self, serving: &[Sample], waiting: u32) -> Option<f64> {
+impl<S: LoadSignal + ?Sized> LoadSignal for Box<S> {
+    fn load(&self, serving: &[ServerSample], waiting: u32) -> Option<f64> {
         (**self).load(serving, waiting)
     }
 }
@@ -55,8 +55,8 @@ impl<S: Signal + ?Sized> Signal for Box<S> {
 #[derive(Clone, Copy, Debug)]
 pub struct Queue;
 
-impl Signal for Queue {
-    fn load(&self, serving: &[Sample], waiting: u32) -> Option<f64> {
+impl LoadSignal for Queue {
+    fn load(&self, serving: &[ServerSample], waiting: u32) -> Option<f64> {
         let room: f64 = serving.iter().map(|it| f64::from(it.capacity)).sum();
         let open: f64 = serving.iter().map(|it| f64::from(it.open)).sum();
         (room > 0.0).then(|| (open + f64::from(waiting)) / room)
@@ -67,8 +67,8 @@ impl Signal for Queue {
 #[derive(Clone, Copy, Debug)]
 pub struct Cpu;
 
-impl Signal for Cpu {
-    fn load(&self, serving: &[Sample], _: u32) -> Option<f64> {
+impl LoadSignal for Cpu {
+    fn load(&self, serving: &[ServerSample], _: u32) -> Option<f64> {
         mean(serving.iter().filter_map(|it| it.cpu))
     }
 }
@@ -80,8 +80,8 @@ pub struct Latency {
     pub target: Duration,
 }
 
-impl Signal for Latency {
-    fn load(&self, serving: &[Sample], _: u32) -> Option<f64> {
+impl LoadSignal for Latency {
+    fn load(&self, serving: &[ServerSample], _: u32) -> Option<f64> {
         let mean = mean(
             serving
                 .iter()
@@ -105,8 +105,8 @@ fn mean(values: impl Iterator<Item = f64>) -> Option<f64> {
 mod tests {
     use super::*;
 
-    const IDLE: Sample = Sample {
-        health: Health::Up,
+    const IDLE: ServerSample = ServerSample {
+        health: ServerHealth::Up,
         open: 0,
         capacity: 4,
         cpu: None,
@@ -115,18 +115,18 @@ mod tests {
 
     #[test]
     fn each_signal_is_one_at_saturation_and_none_without_a_measurement() {
-        let full = Sample { open: 4, ..IDLE };
+        let full = ServerSample { open: 4, ..IDLE };
         assert_eq!(Queue.load(&[full, full], 0), Some(1.0));
         assert_eq!(Queue.load(&[full, IDLE], 4), Some(1.0));
         assert_eq!(Queue.load(&[], 4), None);
-        let cpu = |part| Sample {
+        let cpu = |part| ServerSample {
             cpu: Some(part),
             ..IDLE
         };
         assert_eq!(Cpu.load(&[cpu(1.0), cpu(0.5), IDLE], 9), Some(0.75));
         assert_eq!(Cpu.load(&[IDLE], 9), None);
         let target = Duration::from_millis(200);
-        let late = Sample {
+        let late = ServerSample {
             latency: Some(target),
             ..IDLE
         };

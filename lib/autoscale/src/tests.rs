@@ -49,7 +49,7 @@ struct Faults {
 /// VMs that exist, and what was done to them.
 struct World {
     now: Duration,
-    config: Config,
+    config: ScalerConfig,
     original: VmId,
     scaler: Scaler<Queue>,
     servers: Vec<Server>,
@@ -65,9 +65,9 @@ struct World {
 }
 
 impl World {
-    fn new(config: Config) -> Self {
+    fn new(config: ScalerConfig) -> Self {
         let original = VmId::random();
-        let source = Source::Server(original);
+        let source = ServerSource::Server(original);
         let server = Server {
             vm: original,
             slot: SlotNo(0),
@@ -126,12 +126,12 @@ impl World {
         self.waiting = inside - each * count;
     }
 
-    fn view(&self) -> View {
-        let sample = |it: &Server| Sample {
+    fn view(&self) -> LoadView {
+        let sample = |it: &Server| ServerSample {
             health: if self.healthy(it) {
-                Health::Up
+                ServerHealth::Up
             } else {
-                Health::Down
+                ServerHealth::Down
             },
             open: it.open,
             capacity: CAPACITY,
@@ -145,10 +145,10 @@ impl World {
             .collect();
         for (slot, _, vm) in self.scaler.stages() {
             if vm.is_some_and(|vm| self.servers.iter().all(|it| it.vm != vm)) {
-                let health = Health::Gone;
+                let health = ServerHealth::Gone;
                 servers.insert(
                     slot,
-                    Sample {
+                    ServerSample {
                         health,
                         open: 0,
                         capacity: CAPACITY,
@@ -158,7 +158,7 @@ impl World {
                 );
             }
         }
-        View {
+        LoadView {
             servers,
             waiting: self.waiting,
         }
@@ -197,7 +197,8 @@ impl World {
         let due: Vec<(Duration, Vec<SlotNo>)> = due;
         for slot in due.into_iter().flat_map(|(_, slots)| slots) {
             if faults.fork_fails {
-                self.scaler.done(self.now, Done::NotForked { slot });
+                self.scaler
+                    .done(self.now, ActionOutcome::NotForked { slot });
                 continue;
             }
             let vm = VmId::random();
@@ -210,7 +211,8 @@ impl World {
                 up_at,
                 sick: false,
             });
-            self.scaler.done(self.now, Done::Forked { slot, vm });
+            self.scaler
+                .done(self.now, ActionOutcome::Forked { slot, vm });
         }
     }
 
@@ -257,17 +259,18 @@ impl World {
                 assert_eq!(self.at(slot).vm, vm);
                 assert_ne!(vm, self.original, "the original is never removed");
                 match cause {
-                    Cause::Drained => assert_eq!(self.at(slot).open, 0, "a request is lost"),
-                    Cause::Sick | Cause::Late => assert!({
+                    RemovalCause::Drained => assert_eq!(self.at(slot).open, 0, "a request is lost"),
+                    RemovalCause::Sick | RemovalCause::Late => assert!({
                         let server = self.servers.iter().find(|it| it.vm == vm).expect("there");
                         !self.healthy(server) || faults.turns.is_some() || server.open == 0
                     }),
                 }
                 if faults.removal_fails {
-                    self.scaler.done(self.now, Done::NotRemoved { slot });
+                    self.scaler
+                        .done(self.now, ActionOutcome::NotRemoved { slot });
                 } else {
                     self.servers.retain(|it| it.vm != vm);
-                    self.scaler.done(self.now, Done::Removed { slot });
+                    self.scaler.done(self.now, ActionOutcome::Removed { slot });
                 }
             }
             Action::Forget(slot) => {
@@ -314,7 +317,7 @@ impl World {
 
 #[test]
 fn steps_of_users_are_followed_by_doubling_and_undone_without_flapping() {
-    let mut world = World::new(Config::default());
+    let mut world = World::new(ScalerConfig::default());
     world.run(60, seconds(60));
     assert_eq!((world.admitted(), world.grown), (1, 0));
     world.run(300, seconds(20));
@@ -340,7 +343,7 @@ fn steps_of_users_are_followed_by_doubling_and_undone_without_flapping() {
 
 #[test]
 fn load_that_comes_and_goes_is_met_with_ever_fewer_changes() {
-    let mut world = World::new(Config::default());
+    let mut world = World::new(ScalerConfig::default());
     for _ in 0..20 {
         world.run(300, seconds(60));
         world.run(10, seconds(60));
@@ -359,7 +362,7 @@ fn load_that_comes_and_goes_is_met_with_ever_fewer_changes() {
 
 #[test]
 fn noise_about_a_load_changes_nothing_after_it_has_been_met() {
-    let mut world = World::new(Config::default());
+    let mut world = World::new(ScalerConfig::default());
     world.run(200, seconds(60));
     let (grown, starved) = (world.grown, world.starved);
     let mut noise = 12345_u32;
@@ -372,7 +375,7 @@ fn noise_about_a_load_changes_nothing_after_it_has_been_met() {
 
 #[test]
 fn forks_that_fail_are_repeated_at_times_that_double() {
-    let mut world = World::new(Config::default());
+    let mut world = World::new(ScalerConfig::default());
     world.run(60, seconds(10));
     let fork_fails = true;
     for _ in 0..1200 {
@@ -393,9 +396,9 @@ fn forks_that_fail_are_repeated_at_times_that_double() {
 
 #[test]
 fn a_server_that_stays_sick_is_replaced_and_one_that_recovers_is_not() {
-    let mut world = World::new(Config {
+    let mut world = World::new(ScalerConfig {
         least: 4,
-        ..Config::default()
+        ..ScalerConfig::default()
     });
     world.run(100, seconds(30));
     assert_eq!(world.admitted(), 4);
@@ -421,10 +424,10 @@ fn a_server_that_stays_sick_is_replaced_and_one_that_recovers_is_not() {
 
 #[test]
 fn what_fails_behind_all_servers_costs_none_of_them() {
-    let mut world = World::new(Config {
+    let mut world = World::new(ScalerConfig {
         least: 4,
         most: 4,
-        ..Config::default()
+        ..ScalerConfig::default()
     });
     world.run(100, seconds(30));
     let vms: Vec<_> = world.servers.iter().map(|it| it.vm).collect();
@@ -440,9 +443,9 @@ fn what_fails_behind_all_servers_costs_none_of_them() {
 
 #[test]
 fn a_clone_takes_over_as_the_source_when_the_original_has_gone() {
-    let mut world = World::new(Config {
+    let mut world = World::new(ScalerConfig {
         least: 2,
-        ..Config::default()
+        ..ScalerConfig::default()
     });
     world.run(60, seconds(10));
     let original = world.original;
@@ -455,26 +458,27 @@ fn a_clone_takes_over_as_the_source_when_the_original_has_gone() {
 
 #[test]
 fn limits_that_contradict_each_other_are_refused() {
-    let refused =
-        |config: Config| Scaler::new(config, Queue, Source::Server(VmId::random())).is_err();
-    let config = Config::default;
-    assert!(refused(Config {
+    let refused = |config: ScalerConfig| {
+        Scaler::new(config, Queue, ServerSource::Server(VmId::random())).is_err()
+    };
+    let config = ScalerConfig::default;
+    assert!(refused(ScalerConfig {
         least: 0,
         ..config()
     }));
-    assert!(refused(Config {
+    assert!(refused(ScalerConfig {
         least: 9,
         ..config()
     }));
-    assert!(refused(Config {
+    assert!(refused(ScalerConfig {
         shrink_at: 0.9,
         ..config()
     }));
-    assert!(refused(Config {
+    assert!(refused(ScalerConfig {
         grow_at: f64::NAN,
         ..config()
     }));
-    assert!(refused(Config {
+    assert!(refused(ScalerConfig {
         retry: Duration::ZERO,
         ..config()
     }));

@@ -12,7 +12,7 @@ use std::{
 
 /// Connection to the control socket.
 #[derive(Debug)]
-pub struct Client {
+pub struct BlockdClient {
     stream: BufReader<UnixStream>,
     socket: PathBuf,
 }
@@ -20,7 +20,7 @@ pub struct Client {
 /// Request without an answer, or with one that says why not.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum ClientError {
+pub enum BlockdError {
     /// No server, or none that answers.
     #[error("cannot talk to the server at {} (is forkyard-blockd running?)", socket.display())]
     Socket {
@@ -44,10 +44,10 @@ pub enum ClientError {
     },
 }
 
-impl Client {
+impl BlockdClient {
     /// Connects.
-    pub fn connect(socket: &Path) -> Result<Self, ClientError> {
-        let stream = UnixStream::connect(socket).map_err(|source| ClientError::Socket {
+    pub fn connect(socket: &Path) -> Result<Self, BlockdError> {
+        let stream = UnixStream::connect(socket).map_err(|source| BlockdError::Socket {
             socket: socket.to_owned(),
             source,
         })?;
@@ -59,14 +59,14 @@ impl Client {
 
     /// Has the server flush all volumes and end, and waits until its process has gone: nothing
     /// of it is open or locked then.
-    pub fn end(mut self) -> Result<(), ClientError> {
+    pub fn end(mut self) -> Result<(), BlockdError> {
         self.ask(&Request::End {})?;
         // It never closes this connection itself.
         let mut rest = Vec::new();
         match self.stream.read_to_end(&mut rest) {
             Err(source) if source.kind() != io::ErrorKind::ConnectionReset => {
                 let socket = self.socket;
-                Err(ClientError::Socket { socket, source })
+                Err(BlockdError::Socket { socket, source })
             }
             Ok(_) | Err(_) => Ok(()),
         }
@@ -86,29 +86,29 @@ impl Client {
     }
 
     /// Asks, and waits for the answer. A failure is an error.
-    pub fn ask(&mut self, request: &Request) -> Result<Answer, ClientError> {
-        let mut line = serde_json::to_vec(request).map_err(ClientError::Answer)?;
+    pub fn ask(&mut self, request: &Request) -> Result<Answer, BlockdError> {
+        let mut line = serde_json::to_vec(request).map_err(BlockdError::Answer)?;
         line.push(b'\n');
         let asked = self.stream.get_mut().write_all(&line);
-        asked.map_err(|source| ClientError::Socket {
+        asked.map_err(|source| BlockdError::Socket {
             socket: self.socket.clone(),
             source,
         })?;
         self.answer()
     }
 
-    fn answer(&mut self) -> Result<Answer, ClientError> {
+    fn answer(&mut self) -> Result<Answer, BlockdError> {
         let mut answer = String::new();
         let read = match self.stream.read_line(&mut answer) {
             Ok(0) => Err(io::ErrorKind::UnexpectedEof.into()),
             read => read,
         };
-        read.map_err(|source| ClientError::Socket {
+        read.map_err(|source| BlockdError::Socket {
             socket: self.socket.clone(),
             source,
         })?;
-        match serde_json::from_str(&answer).map_err(ClientError::Answer)? {
-            Answer::Failed { blame, why } => Err(ClientError::Failed { blame, why }),
+        match serde_json::from_str(&answer).map_err(BlockdError::Answer)? {
+            Answer::Failed { blame, why } => Err(BlockdError::Failed { blame, why }),
             answer @ (Answer::Done {}
             | Answer::Volumes(_)
             | Answer::Volume(_)
@@ -122,14 +122,14 @@ impl Client {
     }
 
     /// Has a snapshot sent; returns what it is read from, by [`crate::relay`].
-    pub fn send(mut self, request: &Request) -> Result<impl BufRead + use<>, ClientError> {
+    pub fn send(mut self, request: &Request) -> Result<impl BufRead + use<>, BlockdError> {
         self.ask(request)?;
         Ok(self.stream)
     }
 
     /// Has the server answer by a stream, both ways from then on; what came of it already is returned
     /// with the connection.
-    pub fn line(mut self, request: &Request) -> Result<(UnixStream, Vec<u8>), ClientError> {
+    pub fn line(mut self, request: &Request) -> Result<(UnixStream, Vec<u8>), BlockdError> {
         self.ask(request)?;
         let came = self.stream.buffer().to_vec();
         Ok((self.stream.into_inner(), came))
@@ -137,19 +137,19 @@ impl Client {
 
     /// Begins to have a snapshot taken: what is returned is to be written the stream, and
     /// [`Self::finish`] then waits for the answer.
-    pub fn receive(&mut self, request: &Request) -> Result<UnixStream, ClientError> {
-        let mut line = serde_json::to_vec(request).map_err(ClientError::Answer)?;
+    pub fn receive(&mut self, request: &Request) -> Result<UnixStream, BlockdError> {
+        let mut line = serde_json::to_vec(request).map_err(BlockdError::Answer)?;
         line.push(b'\n');
         let stream = self.stream.get_mut();
         let begun = stream.write_all(&line).and_then(|()| stream.try_clone());
-        begun.map_err(|source| ClientError::Socket {
+        begun.map_err(|source| BlockdError::Socket {
             socket: self.socket.clone(),
             source,
         })
     }
 
     /// Waits for the answer to a stream that was written, or could not be.
-    pub fn finish(mut self) -> Result<(), ClientError> {
+    pub fn finish(mut self) -> Result<(), BlockdError> {
         self.answer().map(drop)
     }
 }

@@ -11,10 +11,10 @@ use crate::{
     workers::{Pending, Ticket, Workers},
 };
 use forkyard_nbd::{
-    Broken, Command, Cookie, Durability, ErrorCode, Extent, Extents, Fragments, Handshake,
-    Incoming, Range, Reply, Request, Transmission, Turn,
+    Broken, ByteRange, Cookie, DecodeOutcome, Durability, Extent, Extents, Fragments, Handshake,
+    HandshakeStep, NbdCommand, NbdError, ReplyEncoder, Request, Transmission,
 };
-use forkyard_volume::Epoch;
+use forkyard_volume::WriterEpoch;
 use forkyard_volume_store::{Blame, Found, Library, Patience, Scratch, Store, StoreError};
 use std::{
     borrow::Cow,
@@ -130,16 +130,16 @@ fn negotiate(
     };
     loop {
         match handshake.step(input.unused(), &mut shelf)? {
-            Turn::Need(least) => {
+            HandshakeStep::Need(least) => {
                 if !input.fill(stream, least)? {
                     return Ok(None);
                 }
             }
-            Turn::Send { used, bytes } => {
+            HandshakeStep::Send { used, bytes } => {
                 input.start += used;
                 stream.write_all(&bytes)?;
             }
-            Turn::Opened {
+            HandshakeStep::Opened {
                 used,
                 bytes,
                 agreed,
@@ -149,7 +149,7 @@ fn negotiate(
                 let opened = shelf.opened.take();
                 return Ok(opened.map(|opened| (Transmission::new(agreed), opened)));
             }
-            Turn::Ended { bytes } => {
+            HandshakeStep::Ended { bytes } => {
                 stream.write_all(&bytes)?;
                 return Ok(None);
             }
@@ -173,7 +173,7 @@ fn send(outgoing: &Mutex<Arc<UnixStream>>, bytes: &[u8]) -> io::Result<()> {
 }
 
 struct Connection<'a> {
-    reply: Reply,
+    reply: ReplyEncoder,
     opened: Arc<Opened>,
     workers: &'a Workers,
     pending: Arc<Pending>,
@@ -196,7 +196,7 @@ impl Connection<'_> {
                 self.out.clear();
             }
             match transmission.step(input.unused())? {
-                Incoming::Need(least) => {
+                DecodeOutcome::Need(least) => {
                     if !self.out.is_empty() {
                         send(outgoing, &self.out)?;
                         self.out.clear();
@@ -205,11 +205,11 @@ impl Connection<'_> {
                         return Ok(());
                     }
                 }
-                Incoming::Request { used, request } => {
+                DecodeOutcome::Request { used, request } => {
                     self.carry_out(request);
                     input.start += used;
                 }
-                Incoming::Refused {
+                DecodeOutcome::Refused {
                     used,
                     cookie,
                     error,
@@ -217,7 +217,7 @@ impl Connection<'_> {
                     self.reply.failed(&mut self.out, cookie, error);
                     input.start += used;
                 }
-                Incoming::Ended => return Ok(()),
+                DecodeOutcome::Ended => return Ok(()),
             }
         }
     }
@@ -225,8 +225,8 @@ impl Connection<'_> {
     fn carry_out(&mut self, request: Request<'_>) {
         let cookie = request.cookie;
         match request.command {
-            Command::Read { range, fragments } => self.read(cookie, range, fragments),
-            Command::Write {
+            NbdCommand::Read { range, fragments } => self.read(cookie, range, fragments),
+            NbdCommand::Write {
                 offset,
                 data,
                 durability,
@@ -234,22 +234,22 @@ impl Connection<'_> {
                 let change = Change::Write(offset, data.into());
                 self.change(cookie, change, durability);
             }
-            Command::Trim { range, durability } => {
+            NbdCommand::Trim { range, durability } => {
                 self.change(cookie, Change::Discard(range), durability);
             }
-            Command::WriteZeroes {
+            NbdCommand::WriteZeroes {
                 range, durability, ..
             } => self.change(cookie, Change::Zero(range), durability),
-            Command::Flush => self.flush_later(cookie),
+            NbdCommand::Flush => self.flush_later(cookie),
             // What is read stays in memory by itself.
-            Command::Cache(_) => self.reply.done(&mut self.out, cookie),
-            Command::BlockStatus { range, extents } => self.status(cookie, range, extents),
+            NbdCommand::Cache(_) => self.reply.done(&mut self.out, cookie),
+            NbdCommand::BlockStatus { range, extents } => self.status(cookie, range, extents),
         }
     }
 
     fn change(&mut self, cookie: Cookie, change: Change<'_>, durability: Durability) {
         let Some(epoch) = self.opened.epoch else {
-            let code = ErrorCode::Permission;
+            let code = NbdError::Permission;
             return self.reply.failed(&mut self.out, cookie, code);
         };
         match (
@@ -282,7 +282,7 @@ impl Connection<'_> {
         }
     }
 
-    fn read(&mut self, cookie: Cookie, range: Range, fragments: Fragments) {
+    fn read(&mut self, cookie: Cookie, range: ByteRange, fragments: Fragments) {
         let (out, scratch) = (&mut self.out, &mut self.scratch);
         let form = (range, fragments);
         let read = read(
@@ -304,7 +304,7 @@ impl Connection<'_> {
         }
     }
 
-    fn read_later(&mut self, cookie: Cookie, range: Range, fragments: Fragments) {
+    fn read_later(&mut self, cookie: Cookie, range: ByteRange, fragments: Fragments) {
         let (opened, reply) = (Arc::clone(&self.opened), self.reply);
         self.later(cookie, move |out| {
             let mut scratch = Scratch::default();
@@ -347,7 +347,7 @@ impl Connection<'_> {
         self.workers.run(move || late.run());
     }
 
-    fn status(&mut self, cookie: Cookie, range: Range, extents: Extents) {
+    fn status(&mut self, cookie: Cookie, range: ByteRange, extents: Extents) {
         let most = match extents {
             Extents::Any => MOST_EXTENTS,
             Extents::One => 1,
@@ -371,7 +371,7 @@ impl Connection<'_> {
         }
     }
 
-    fn code(&self, error: &StoreError) -> ErrorCode {
+    fn code(&self, error: &StoreError) -> NbdError {
         code(&self.opened, error)
     }
 }
@@ -379,18 +379,16 @@ impl Connection<'_> {
 /// Change that a client asked for.
 enum Change<'a> {
     Write(u64, Cow<'a, [u8]>),
-    Discard(Range),
-    Zero(Range),
+    Discard(ByteRange),
+    Zero(ByteRange),
 }
 
 impl Change<'_> {
-    fn make(&self, store: &Store, epoch: Epoch, patience: Patience) -> Result<(), StoreError> {
+    fn make(&self, store: &Store, epoch: WriterEpoch, wait: Patience) -> Result<(), StoreError> {
         match self {
-            Self::Write(offset, data) => store.write_if(epoch, *offset, data, patience),
-            Self::Discard(range) => {
-                store.discard(epoch, range.offset, range.length.into(), patience)
-            }
-            Self::Zero(range) => store.zero_if(epoch, range.offset, range.length.into(), patience),
+            Self::Write(offset, data) => store.write_if(epoch, *offset, data, wait),
+            Self::Discard(range) => store.discard(epoch, range.offset, range.length.into(), wait),
+            Self::Zero(range) => store.zero_if(epoch, range.offset, range.length.into(), wait),
         }
     }
 
@@ -409,7 +407,7 @@ type Attempt = dyn FnMut(&mut Vec<u8>) -> Result<(), StoreError> + Send;
 /// Reply that a worker fills.
 struct Late {
     opened: Arc<Opened>,
-    reply: Reply,
+    reply: ReplyEncoder,
     cookie: Cookie,
     workers: Workers,
     replies: Sender<Vec<u8>>,
@@ -450,9 +448,9 @@ impl Late {
 /// Appends the reply to a read. If it fails, nothing was appended.
 fn read(
     opened: &Opened,
-    reply: Reply,
+    reply: ReplyEncoder,
     cookie: Cookie,
-    (range, fragments): (Range, Fragments),
+    (range, fragments): (ByteRange, Fragments),
     out: &mut Vec<u8>,
     scratch: &mut Scratch,
     patience: Patience,
@@ -482,16 +480,16 @@ fn read(
 }
 
 /// Number of an error for the client. The text of those that are the host's goes to the log.
-fn code(opened: &Opened, error: &StoreError) -> ErrorCode {
+fn code(opened: &Opened, error: &StoreError) -> NbdError {
     match error.blame() {
-        Blame::Fenced => ErrorCode::Permission,
-        Blame::Caller => ErrorCode::Invalid,
+        Blame::Fenced => NbdError::Permission,
+        Blame::Caller => NbdError::Invalid,
         // QEMU stops a VM on this, which goes on once there is room, or the other host is back.
-        Blame::Room | Blame::Elsewhere => ErrorCode::NoSpace,
+        Blame::Room | Blame::Elsewhere => NbdError::NoSpace,
         Blame::Missing | Blame::Key | Blame::Host => {
             let volume = opened.store.name();
             tracing::error!(volume, %error, source = ?error, "request failed");
-            ErrorCode::Io
+            NbdError::Io
         }
     }
 }

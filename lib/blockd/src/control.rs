@@ -5,7 +5,7 @@ use crate::{
     protocol::MAX_LINE,
 };
 use forkyard_replicate::{Knobs, Purpose};
-use forkyard_volume::{BlockNo, Epoch, Opening, Policy, Takeover, View};
+use forkyard_volume::{BlockNo, CompactionPolicy, Opening, Takeover, View, WriterEpoch};
 use forkyard_volume_store::{Ahead, BaseFacts, Blame, Library, StoreError};
 use std::{
     io::{self, BufRead, BufReader, BufWriter, Read, Write},
@@ -70,7 +70,7 @@ pub(crate) fn serve(stream: &UnixStream, library: &Library, passes: &Passes) -> 
                 Err(error) => failed(&error),
             },
             Ok(Request::Receive { name, epoch }) => {
-                match library.receive(&name, epoch.map(Epoch), &mut reader) {
+                match library.receive(&name, epoch.map(WriterEpoch), &mut reader) {
                     Ok(()) => Answer::Done {},
                     Err(error) => {
                         // What else follows is no request.
@@ -213,7 +213,7 @@ fn answer(request: Request, library: &Library, passes: &Passes) -> Result<Answer
         }
         Request::Close { name, epoch } => {
             let store = library.open(&name)?;
-            match (epoch.map(Epoch), store.writer()) {
+            match (epoch.map(WriterEpoch), store.writer()) {
                 (Some(meant), (now, opening)) if meant != now || opening == Opening::Closed => {}
                 (Some(_) | None, (now, _)) => store.close_writer(now)?,
             }
@@ -289,7 +289,7 @@ fn answer(request: Request, library: &Library, passes: &Passes) -> Result<Answer
             store.export(view, &file)?;
         }
         Request::Compact { name } => {
-            let policy = Policy {
+            let policy = CompactionPolicy {
                 dead_percent: 1,
                 most: usize::MAX,
             };

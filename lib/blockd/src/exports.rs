@@ -1,8 +1,8 @@
 //! Exports, by their names.
 
 use crate::passes::Passes;
-use forkyard_nbd::{Access, Denied, Export, Exports, Sharing};
-use forkyard_volume::{Epoch, Opening, SnapshotId, Takeover, View};
+use forkyard_nbd::{Export, ExportAccess, ExportDenied, Exports, Sharing};
+use forkyard_volume::{Opening, SnapshotId, Takeover, View, WriterEpoch};
 use forkyard_volume_store::{Blame, Library, Store, StoreError};
 use std::sync::{Arc, OnceLock};
 
@@ -22,7 +22,7 @@ pub(crate) struct Opened {
     pub store: Arc<Store>,
     content: Content,
     /// Epoch to write in; `None` if it is read-only.
-    pub epoch: Option<Epoch>,
+    pub epoch: Option<WriterEpoch>,
     /// True if the writer ends with the connection.
     pub own: bool,
 }
@@ -66,12 +66,12 @@ impl Opened {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Named<'a> {
     Whole(&'a str),
-    Writer(&'a str, Epoch),
+    Writer(&'a str, WriterEpoch),
     Snapshot(&'a str, &'a str),
 }
 
 /// Name of the export for a writer.
-pub(crate) fn writer_name(volume: &str, epoch: Epoch) -> String {
+pub(crate) fn writer_name(volume: &str, epoch: WriterEpoch) -> String {
     format!("{volume}:{}", epoch.0)
 }
 
@@ -83,27 +83,27 @@ fn parse(name: &str) -> Option<Named<'_>> {
         return Some(Named::Whole(name));
     };
     let epoch = epoch.parse().ok()?;
-    Some(Named::Writer(volume, Epoch(epoch)))
+    Some(Named::Writer(volume, WriterEpoch(epoch)))
 }
 
-fn denied(error: StoreError) -> Denied {
+fn denied(error: StoreError) -> ExportDenied {
     let why = error.to_string();
     match error.blame() {
-        Blame::Missing => Denied::Unknown(why),
+        Blame::Missing => ExportDenied::Unknown(why),
         Blame::Fenced
         | Blame::Caller
         | Blame::Room
         | Blame::Elsewhere
         | Blame::Key
-        | Blame::Host => Denied::Policy(why),
+        | Blame::Host => ExportDenied::Policy(why),
     }
 }
 
 impl Shelf<'_> {
-    fn find(&self, name: &str) -> Result<(Opened, Export), Denied> {
+    fn find(&self, name: &str) -> Result<(Opened, Export), ExportDenied> {
         let malformed = || {
             let why = format!("{name:?} is no export: NAME, NAME:EPOCH or NAME@SNAPSHOT are");
-            Denied::Unknown(why)
+            ExportDenied::Unknown(why)
         };
         let shown = match self.passes {
             None => name,
@@ -128,12 +128,12 @@ impl Shelf<'_> {
                 Err(error) => return Err(denied(error)),
             },
         };
-        let gone = || Denied::Unknown(format!("{name:?} has just been removed"));
+        let gone = || ExportDenied::Unknown(format!("{name:?} has just been removed"));
         let size = store.size(content.now()).ok_or_else(gone)?;
         let (access, sharing, own) = match named {
-            Named::Whole(_) => (Access::ReadWrite, Sharing::One, true),
-            Named::Writer(..) => (Access::ReadWrite, Sharing::Many, false),
-            Named::Snapshot(..) => (Access::ReadOnly, Sharing::Many, false),
+            Named::Whole(_) => (ExportAccess::ReadWrite, Sharing::One, true),
+            Named::Writer(..) => (ExportAccess::ReadWrite, Sharing::Many, false),
+            Named::Snapshot(..) => (ExportAccess::ReadOnly, Sharing::Many, false),
         };
         let opened = Opened {
             store,
@@ -170,11 +170,11 @@ impl Exports for Shelf<'_> {
         names
     }
 
-    fn describe(&mut self, name: &str) -> Result<Export, Denied> {
+    fn describe(&mut self, name: &str) -> Result<Export, ExportDenied> {
         self.find(name).map(|(_, export)| export)
     }
 
-    fn open(&mut self, name: &str) -> Result<Export, Denied> {
+    fn open(&mut self, name: &str) -> Result<Export, ExportDenied> {
         let (mut opened, export) = self.find(name)?;
         if opened.own {
             opened.store.refuse_held().map_err(denied)?;

@@ -28,12 +28,12 @@ mod server;
 mod status;
 mod workers;
 
-pub use client::{Client, ClientError};
+pub use client::{BlockdClient, BlockdError};
 pub use forkyard_volume::Geometry;
 pub use forkyard_volume_store::{
-    Blame, Counts, Held, Holding, Law, MirrorFacts, MirrorPlan, Need, Relayed,
+    Blame, BlockLocation, Counts, Held, Law, MirrorFacts, MirrorPlan, Need, Relayed,
     StoreError as StreamError, WhenAway, Why, WhyTransfer, relay,
 };
 pub use protocol::{Answer, Encrypt, Hot, Request};
-pub use server::{End, Server, Setup, StartError, Users};
+pub use server::{BlockServer, BlockdSetup, BlockdStartError, EndRequest, Users};
 pub use status::{LackingStatus, SnapshotStatus, Status, Writer};

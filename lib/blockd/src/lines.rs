@@ -12,7 +12,7 @@
 //! for no blocks is asked now and then where there is nothing to ask for: either end takes a line
 //! that is silent for [`SILENCE`] for broken. Managers of both hosts carry the bytes.
 
-use forkyard_replicate::{Purpose, Run};
+use forkyard_replicate::{BlockRun, Purpose};
 use forkyard_volume::BlockNo;
 use forkyard_volume_store::{Asking, Store, StoreError};
 use serde::{Deserialize, Serialize};
@@ -52,14 +52,14 @@ enum Question {
     Blocks(Vec<(u64, u64)>),
 }
 
-fn run((first, count): (u64, u64)) -> Run {
-    Run {
+fn run((first, count): (u64, u64)) -> BlockRun {
+    BlockRun {
         first: BlockNo(first),
         count,
     }
 }
 
-fn pair(run: &Run) -> (u64, u64) {
+fn pair(run: &BlockRun) -> (u64, u64) {
     (run.first.0, run.count)
 }
 
@@ -127,7 +127,7 @@ pub(crate) fn ask(
         Purpose::Demand => DEMAND,
         Purpose::Fill => FILL,
     };
-    let (questions, asked) = sync_channel::<Vec<Run>>(under_way);
+    let (questions, asked) = sync_channel::<Vec<BlockRun>>(under_way);
     thread::scope(|scope| {
         let asking = &asking;
         let taken = scope.spawn(move || {
@@ -161,7 +161,7 @@ pub(crate) fn ask(
 }
 
 fn take_answers(
-    asked: &Receiver<Vec<Run>>,
+    asked: &Receiver<Vec<BlockRun>>,
     reader: &mut impl Read,
     asking: &Asking,
 ) -> Result<(), StoreError> {

@@ -46,7 +46,7 @@ const WORKERS: usize = 16;
 
 /// Folders of volumes and sockets.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct BlockdSetup {
     /// Folder of the volumes.
     pub folder: PathBuf,
     /// Folder of the keys of encrypted volumes; `.keys` in that of the volumes if absent.
@@ -68,7 +68,7 @@ pub struct Users(pub Range<u32>);
 /// Server that did not start.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum StartError {
+pub enum BlockdStartError {
     /// The folder cannot be used.
     #[error(transparent)]
     Folder(#[from] StoreError),
@@ -90,29 +90,29 @@ pub enum StartError {
 
 /// Running server.
 #[derive(Debug)]
-pub struct Server {
-    setup: Setup,
+pub struct BlockServer {
+    setup: BlockdSetup,
     library: Arc<Library>,
     passes: Arc<Passes>,
-    end: Sender<End>,
-    ended: Receiver<End>,
+    end: Sender<EndRequest>,
+    ended: Receiver<EndRequest>,
 }
 
 /// Wish that the server ends. Carries the connection that it came by: the process keeps it until
 /// it is gone, and so tells its manager.
 #[derive(Debug)]
-pub struct End(Option<UnixStream>);
+pub struct EndRequest(Option<UnixStream>);
 
-impl End {
+impl EndRequest {
     /// Wish of the process itself.
     pub fn own() -> Self {
         Self(None)
     }
 }
 
-impl Server {
+impl BlockServer {
     /// Begins to serve.
-    pub fn start(setup: Setup) -> Result<Self, StartError> {
+    pub fn start(setup: BlockdSetup) -> Result<Self, BlockdStartError> {
         // Each segment is a file, and each client a socket.
         if let Ok((_, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
             let _ = setrlimit(Resource::RLIMIT_NOFILE, hard, hard);
@@ -147,7 +147,9 @@ impl Server {
             end,
             ended,
         };
-        server.threads(nbd, control).map_err(StartError::Threads)?;
+        server
+            .threads(nbd, control)
+            .map_err(BlockdStartError::Threads)?;
         Ok(server)
     }
 
@@ -181,7 +183,7 @@ impl Server {
                 move |stream, ()| match control::serve(&stream, &library, &passes) {
                     Ok(After::GoOn) => {}
                     Ok(After::End) => {
-                        let _ = end.send(End(Some(stream)));
+                        let _ = end.send(EndRequest(Some(stream)));
                     }
                     Err(error) => tracing::warn!(%error, "manager's connection ended"),
                 },
@@ -192,7 +194,7 @@ impl Server {
     }
 
     /// Way to end it, beside the control socket.
-    pub fn ender(&self) -> Sender<End> {
+    pub fn ender(&self) -> Sender<EndRequest> {
         self.end.clone()
     }
 
@@ -200,7 +202,7 @@ impl Server {
     ///
     /// The process is to end then: threads go on, and volumes stay locked.
     pub fn wait(self) -> Result<(), StoreError> {
-        if let Ok(End(manager)) = self.ended.recv() {
+        if let Ok(EndRequest(manager)) = self.ended.recv() {
             // Closed by the end of the process, and by nothing before.
             std::mem::forget(manager);
         }
@@ -219,13 +221,13 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<()> {
 }
 
 /// Listens at a path, in place of a server that died.
-fn listen(socket: &Path, mode: u32) -> Result<UnixListener, StartError> {
-    let failed = |source| StartError::Listen {
+fn listen(socket: &Path, mode: u32) -> Result<UnixListener, BlockdStartError> {
+    let failed = |source| BlockdStartError::Listen {
         socket: socket.to_owned(),
         source,
     };
     match UnixStream::connect(socket) {
-        Ok(_) => return Err(StartError::Running(socket.to_owned())),
+        Ok(_) => return Err(BlockdStartError::Running(socket.to_owned())),
         Err(error) if error.kind() == ErrorKind::ConnectionRefused => {
             fs::remove_file(socket).map_err(failed)?;
         }

@@ -8,10 +8,10 @@
 //! straight into a mapping of the destination took half as long again, for the
 //! page faults (MADV_POPULATE_WRITE did not help: the kernel zeroes each page first).
 
-use crate::{CaptureError, Counts, Pages, Region, listing::Listing, open_map};
+use crate::{CaptureCounts, CaptureError, MemoryRegion, Pages, listing::Listing, open_map};
 use forkyard_image::{Checksum, LayerBuilder, Lineage, Slot};
-use forkyard_sys_host::memory::{Piece, read_process, write_all_at};
-use forkyard_sys_host::pagemap::{Entry, PageMap};
+use forkyard_sys_host::memory::{MemoryRange, read_process, write_all_at};
+use forkyard_sys_host::pagemap::{PageMap, PagemapEntry};
 use forkyard_types::{PAGE_SIZE, PageCount, PageNo};
 use std::fs::File;
 use std::io::{self, IoSlice};
@@ -33,7 +33,7 @@ static ZERO_PAGE: Page = [0; PAGE_SIZE];
 #[derive(Debug)]
 pub(crate) struct Copier<'a> {
     pid: u32,
-    region: Region,
+    region: MemoryRegion,
     lineage: Lineage,
     pages: Pages,
     map: PageMap,
@@ -47,13 +47,13 @@ struct Worker {
     listing: Listing,
     buffer: Vec<Page>,
     builder: LayerBuilder,
-    counts: Counts,
+    counts: CaptureCounts,
 }
 
 impl<'a> Copier<'a> {
     pub fn new(
         pid: u32,
-        region: Region,
+        region: MemoryRegion,
         lineage: Lineage,
         pages: Pages,
         file: &'a File,
@@ -73,12 +73,12 @@ impl<'a> Copier<'a> {
     }
 
     /// Copies units until none is left, or until any thread has failed.
-    pub fn run(&self) -> Result<(LayerBuilder, Counts), CaptureError> {
+    pub fn run(&self) -> Result<(LayerBuilder, CaptureCounts), CaptureError> {
         let mut worker = Worker {
             listing: Listing::new(self.pid, self.region, self.pages)?,
             buffer: vec![ZERO_PAGE; BATCH],
             builder: LayerBuilder::new(self.lineage, self.region.pages),
-            counts: Counts::default(),
+            counts: CaptureCounts::default(),
         };
         while !self.failed.load(Ordering::Relaxed) {
             let first = self.next.fetch_add(UNIT as u64, Ordering::Relaxed);
@@ -134,11 +134,11 @@ impl<'a> Copier<'a> {
 
     /// Copies these pages of the process, one after the other, to `out`.
     fn read(&self, batch: &[PageNo], out: &mut [Page]) -> Result<(), CaptureError> {
-        let pieces: Vec<Piece> = batch
+        let pieces: Vec<MemoryRange> = batch
             .chunk_by(|a, b| a.0 + 1 == b.0)
             .filter_map(|run| {
                 let start = self.region.start.page(*run.first()?)?;
-                Some(Piece {
+                Some(MemoryRange {
                     start,
                     bytes: run.len() * PAGE_SIZE,
                 })
@@ -157,7 +157,7 @@ impl<'a> Copier<'a> {
         // and its page map as a whole.
         if self
             .map
-            .read(self.region.start, &mut [Entry::default()])
+            .read(self.region.start, &mut [PagemapEntry::default()])
             .is_err()
         {
             return Err(CaptureError::Gone { pid: self.pid });

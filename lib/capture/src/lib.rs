@@ -34,14 +34,14 @@ use std::time::{Duration, Instant};
 
 /// A VM's memory in its process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Region {
+pub struct MemoryRegion {
     /// Address of its first page in the process.
     pub start: HostAddr,
     /// Pages in it.
     pub pages: PageCount,
 }
 
-impl Region {
+impl MemoryRegion {
     /// Refuses what is not whole pages of one address space.
     fn check(&self) -> Result<(), CaptureError> {
         let end = self.start.page(PageNo(self.pages.0));
@@ -72,7 +72,7 @@ pub enum Pages {
 
 /// Amounts that were looked at and copied, and the time that took.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct CaptureCounts {
     /// Pages private to the process.
     pub scanned: PageCount,
     /// Pages of these that hold data: the image's own.
@@ -88,7 +88,7 @@ pub struct Counts {
 pub struct Captured {
     file: File,
     builder: LayerBuilder,
-    counts: Counts,
+    counts: CaptureCounts,
 }
 
 /// Copies pages of `region` with so many threads, this one among them. Blocks
@@ -100,7 +100,7 @@ pub struct Captured {
 /// written pages puts right.
 pub fn capture(
     pid: u32,
-    region: Region,
+    region: MemoryRegion,
     lineage: Lineage,
     pages: Pages,
     threads: NonZeroUsize,
@@ -148,7 +148,7 @@ pub fn capture(
 
 impl Captured {
     /// Returns the amounts that were copied.
-    pub fn counts(&self) -> Counts {
+    pub fn counts(&self) -> CaptureCounts {
         self.counts
     }
 
@@ -163,7 +163,7 @@ impl Captured {
 
 /// Counts the pages of `region` that [`capture`] would look at now, without
 /// stopping or copying anything.
-pub fn count(pid: u32, region: Region, pages: Pages) -> Result<PageCount, CaptureError> {
+pub fn count(pid: u32, region: MemoryRegion, pages: Pages) -> Result<PageCount, CaptureError> {
     region.check()?;
     let mut listing = Listing::to_look(pid, region, pages)?;
     let mut counted = PageCount(0);
@@ -192,8 +192,8 @@ fn map_failed(pid: u32, source: io::Error) -> CaptureError {
     }
 }
 
-fn sum(a: Counts, b: Counts) -> Counts {
-    Counts {
+fn sum(a: CaptureCounts, b: CaptureCounts) -> CaptureCounts {
+    CaptureCounts {
         scanned: PageCount(a.scanned.0 + b.scanned.0),
         captured: PageCount(a.captured.0 + b.captured.0),
         zero: PageCount(a.zero.0 + b.zero.0),

@@ -1,8 +1,8 @@
 //! Selection of the pages that a capture takes: two ways to ask the kernel.
 
-use crate::{CaptureError, Pages, Region, map_failed};
-use forkyard_sys_host::pagemap::{Entry, PageMap};
-use forkyard_sys_host::userfault::{Run, Scanner, Wanted};
+use crate::{CaptureError, MemoryRegion, Pages, map_failed};
+use forkyard_sys_host::pagemap::{PageMap, PagemapEntry};
+use forkyard_sys_host::userfault::{ScannedRun, Scanner, WantedPages};
 use forkyard_types::{PAGE_SIZE, PageNo};
 use std::io;
 
@@ -13,16 +13,22 @@ const RUNS: usize = 128;
 #[derive(Debug)]
 pub(crate) struct Listing {
     pid: u32,
-    region: Region,
+    region: MemoryRegion,
     how: How,
 }
 
 #[derive(Debug)]
 enum How {
     /// Any Linux: an entry for each page, looked at one by one.
-    Map { map: PageMap, entries: Vec<Entry> },
+    Map {
+        map: PageMap,
+        entries: Vec<PagemapEntry>,
+    },
     /// The kernel looks, and renews what it lists.
-    Scan { scanner: Scanner, runs: Vec<Run> },
+    Scan {
+        scanner: Scanner,
+        runs: Vec<ScannedRun>,
+    },
 }
 
 impl How {
@@ -32,33 +38,35 @@ impl How {
     }
 
     fn scan(scanner: Scanner) -> Self {
-        let runs = vec![Run::default(); RUNS];
+        let runs = vec![ScannedRun::default(); RUNS];
         Self::Scan { scanner, runs }
     }
 }
 
 impl Listing {
     /// Pages that are to be copied: what is listed here counts as copied.
-    pub fn new(pid: u32, region: Region, pages: Pages) -> Result<Self, CaptureError> {
+    pub fn new(pid: u32, region: MemoryRegion, pages: Pages) -> Result<Self, CaptureError> {
         let how = match pages {
             Pages::Private => How::map(pid),
-            Pages::PrivateAndTrack => Scanner::open(pid, Wanted::Private).map(How::scan),
-            Pages::Dirty => Scanner::open(pid, Wanted::Written).map(How::scan),
+            Pages::PrivateAndTrack => Scanner::open(pid, WantedPages::Private).map(How::scan),
+            Pages::Dirty => Scanner::open(pid, WantedPages::Written).map(How::scan),
         };
         Self::with(pid, region, how)
     }
 
     /// Lists the pages without changing the notes on them.
-    pub fn to_look(pid: u32, region: Region, pages: Pages) -> Result<Self, CaptureError> {
+    pub fn to_look(pid: u32, region: MemoryRegion, pages: Pages) -> Result<Self, CaptureError> {
         let how = match pages {
             Pages::Private => How::map(pid),
-            Pages::PrivateAndTrack => Scanner::open_to_look(pid, Wanted::Private).map(How::scan),
-            Pages::Dirty => Scanner::open_to_look(pid, Wanted::Written).map(How::scan),
+            Pages::PrivateAndTrack => {
+                Scanner::open_to_look(pid, WantedPages::Private).map(How::scan)
+            }
+            Pages::Dirty => Scanner::open_to_look(pid, WantedPages::Written).map(How::scan),
         };
         Self::with(pid, region, how)
     }
 
-    fn with(pid: u32, region: Region, how: io::Result<How>) -> Result<Self, CaptureError> {
+    fn with(pid: u32, region: MemoryRegion, how: io::Result<How>) -> Result<Self, CaptureError> {
         let how = how.map_err(|source| map_failed(pid, source))?;
         Ok(Self { pid, region, how })
     }
@@ -76,7 +84,7 @@ impl Listing {
         let failed = |source| map_failed(self.pid, source);
         match &mut self.how {
             How::Map { map, entries } => {
-                entries.resize(count, Entry::default());
+                entries.resize(count, PagemapEntry::default());
                 map.read(address(first)?, entries).map_err(failed)?;
                 Ok(entries
                     .iter()

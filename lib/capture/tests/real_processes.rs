@@ -2,7 +2,7 @@
 
 mod puppet;
 
-use forkyard_capture::{CaptureError, Captured, HostAddr, Pages, Region, capture, count};
+use forkyard_capture::{CaptureError, Captured, HostAddr, MemoryRegion, Pages, capture, count};
 use forkyard_image::{Image, Layer, Lineage};
 use forkyard_sys_host::memory::anonymous_file;
 use forkyard_types::{ByteCount, ImageId, PAGE_SIZE, PageCount, PageNo};
@@ -295,11 +295,11 @@ fn process_killed_midway_is_reported_as_gone_or_was_captured_before() {
 #[test]
 fn memory_that_is_not_there_is_an_error_and_not_zeros() {
     let puppet = Puppet::start(10, None);
-    let odd = Region {
+    let odd = MemoryRegion {
         start: HostAddr(puppet.region().start.0 + 1),
         pages: PageCount(1),
     };
-    let huge = Region {
+    let huge = MemoryRegion {
         start: puppet.region().start,
         pages: PageCount(u64::MAX / 2),
     };

@@ -1,7 +1,7 @@
 //! The cluster as a node's daemon uses it: its parts, wired.
 
 use crate::{
-    ClusterError, Endpoint, Reach, Standing, Token,
+    ClusterError, Endpoint, NodeAddresses, Standing, Token,
     keeper::Keeper,
     membership::{self, from_json},
     news::NodeStates,
@@ -13,7 +13,7 @@ use crate::{
 use forkyard_api_client::Client;
 use forkyard_etcd::{Etcd, EtcdError};
 use forkyard_placement::{Book, Ledger, Offer, Rooms, Slurm};
-use forkyard_tls::{ClientConfig, Fingerprint, Identity, ServerConfig};
+use forkyard_tls::{ClientConfig, Fingerprint, NodeIdentity, ServerConfig};
 use forkyard_types::{
     FamilyId, ListedVm, NodeName, NodeState, NodeView, Room, TicketId, VmId, VmView,
 };
@@ -42,7 +42,7 @@ pub struct Settings {
     /// This node's name.
     pub name: NodeName,
     /// Addresses.
-    pub reach: Reach,
+    pub reach: NodeAddresses,
     /// Room that the node offers.
     pub offers: Room,
     /// Duration of its lease.
@@ -98,8 +98,8 @@ pub(crate) struct Shared {
     pub book: Book,
     pub name: NodeName,
     pub folder: PathBuf,
-    pub reach: Reach,
-    pub identity: Identity,
+    pub reach: NodeAddresses,
+    pub identity: NodeIdentity,
     client: Arc<ClientConfig>,
     pub roll: Roll,
     pub keeper: Keeper,
@@ -144,7 +144,7 @@ impl Cluster {
         let book = Book::default();
         let client =
             |endpoints: &[Endpoint]| Etcd::new(endpoints.into(), settings.etcd_tls.clone());
-        let known = Identity::kept_in(folder)?.is_some();
+        let known = NodeIdentity::kept_in(folder)?.is_some();
         match &settings.invitation {
             Some(token) if !known || !is_member(&client(&endpoints), &book, name, folder).await => {
                 endpoints = membership::join(token, folder, name, settings.reach).await?;
@@ -169,7 +169,7 @@ impl Cluster {
             return Err(ClusterError::NoEtcd);
         }
         membership::keep_endpoints(folder, &endpoints)?;
-        let identity = Identity::kept_in(folder)?.ok_or(ClusterError::NoEtcd)?;
+        let identity = NodeIdentity::kept_in(folder)?.ok_or(ClusterError::NoEtcd)?;
         Self::run(client(&endpoints), book, settings, identity).await
     }
 
@@ -177,7 +177,7 @@ impl Cluster {
         etcd: Etcd,
         book: Book,
         settings: Settings,
-        identity: Identity,
+        identity: NodeIdentity,
     ) -> Result<Self, ClusterError> {
         let name = settings.name;
         let offer = Offer {
@@ -241,7 +241,7 @@ impl Cluster {
     }
 
     /// Returns its addresses.
-    pub fn reach(&self) -> Reach {
+    pub fn reach(&self) -> NodeAddresses {
         self.shared().reach
     }
 
@@ -351,7 +351,7 @@ impl Cluster {
     }
 
     /// Returns the addresses of nodes, this one included, as far as they are known.
-    pub fn reaches(&self) -> Vec<Reach> {
+    pub fn reaches(&self) -> Vec<NodeAddresses> {
         let shared = self.shared();
         shared.roll.with(|nodes| {
             let others = nodes.members.values().map(|member| member.reach);
@@ -479,7 +479,7 @@ impl Shared {
 /// Tells whether this host's identity is that of the node of this name. What
 /// cannot be asked is taken for granted.
 async fn is_member(etcd: &Etcd, book: &Book, name: &NodeName, folder: &Path) -> bool {
-    let Ok(Some(identity)) = Identity::kept_in(folder) else {
+    let Ok(Some(identity)) = NodeIdentity::kept_in(folder) else {
         return false;
     };
     match etcd.get(&book.key("nodes", name.as_str())).await {

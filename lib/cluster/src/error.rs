@@ -3,7 +3,7 @@
 use crate::invitation::InvalidInvitation;
 use forkyard_api_client::ClientError;
 use forkyard_etcd::EtcdError;
-use forkyard_placement::{AllocateError, Denied, SlurmError};
+use forkyard_placement::{AllocateError, PlacementDenied, SlurmError};
 use forkyard_tls::TlsError;
 use forkyard_types::{ApiError, ErrorKind, NodeName, VmName};
 use std::{io, path::PathBuf};
@@ -92,7 +92,7 @@ pub enum ClusterError {
     Crowded,
     /// No room, or no right to it.
     #[error(transparent)]
-    Denied(#[from] Denied),
+    Denied(#[from] PlacementDenied),
     /// Slurm cannot be used, or gives no room.
     #[error("Slurm allocates no room")]
     Slurm(#[from] SlurmError),
@@ -160,8 +160,10 @@ impl ClusterError {
             | Self::VmNameTaken { .. }
             | Self::NotEmpty { .. }
             | Self::NotKeeper { .. } => ErrorKind::Conflict,
-            Self::Denied(Denied::Gone { .. } | Denied::Draining { .. }) => ErrorKind::Conflict,
-            Self::Denied(Denied::Nothing) => ErrorKind::Invalid,
+            Self::Denied(PlacementDenied::Gone { .. } | PlacementDenied::Draining { .. }) => {
+                ErrorKind::Conflict
+            }
+            Self::Denied(PlacementDenied::Nothing) => ErrorKind::Invalid,
             Self::Denied(_) | Self::Crowded | Self::Slurm(SlurmError::Failed { .. }) => {
                 ErrorKind::Exhausted
             }

@@ -1,7 +1,7 @@
 //! Keeps this node's lease, and what it says of itself with it.
 
 use crate::{
-    ClusterError, Reach, Standing, Tenure,
+    ClusterError, NodeAddresses, Standing, Tenure,
     membership::{from_json, to_json},
     records::Member,
 };
@@ -30,7 +30,7 @@ pub(crate) struct Keeper {
     etcd: Etcd,
     book: Book,
     name: NodeName,
-    reach: Reach,
+    reach: NodeAddresses,
     fingerprint: String,
     length: Duration,
     kept: Mutex<Kept>,
@@ -42,7 +42,7 @@ impl Keeper {
     pub fn new(
         etcd: Etcd,
         book: Book,
-        (name, reach, fingerprint): (NodeName, Reach, String),
+        (name, reach, fingerprint): (NodeName, NodeAddresses, String),
         length: Duration,
         offer: Offer,
     ) -> Self {

@@ -9,14 +9,14 @@
 //! ```
 
 use crate::{
-    ClusterError, Reach, Token,
+    ClusterError, NodeAddresses, Token,
     records::{Founded, Invited, Member},
 };
 use base64::{Engine, prelude::BASE64_STANDARD};
 use forkyard_api_client::Client;
-use forkyard_etcd::{Compare, Endpoint, Entry, Etcd, Keys, Op, Txn};
+use forkyard_etcd::{Compare, Endpoint, Etcd, KeyEntry, Keys, Op, Txn};
 use forkyard_placement::Book;
-use forkyard_tls::{Authority, Identity, NodeKey, Trust};
+use forkyard_tls::{Authority, NodeIdentity, NodeKey, Trust};
 use forkyard_types::{JoinRequest, Joined, NodeName, TicketId};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{
@@ -35,7 +35,7 @@ pub(crate) fn to_json(key: &str, value: &impl Serialize) -> Result<Vec<u8>, Clus
     })
 }
 
-pub(crate) fn from_json<T: DeserializeOwned>(entry: &Entry) -> Result<T, ClusterError> {
+pub(crate) fn from_json<T: DeserializeOwned>(entry: &KeyEntry) -> Result<T, ClusterError> {
     serde_json::from_slice(&entry.value).map_err(|source| ClusterError::Record {
         key: entry.key.clone(),
         source,
@@ -80,7 +80,7 @@ pub(crate) async fn found(
     book: &Book,
     folder: &Path,
     name: &NodeName,
-    reach: Reach,
+    reach: NodeAddresses,
 ) -> Result<(), ClusterError> {
     if let Some(there) = founded(etcd, book).await? {
         return Err(ClusterError::NotInvited {
@@ -88,7 +88,7 @@ pub(crate) async fn found(
         });
     }
     let authority = Authority::found(folder)?;
-    let key = Identity::key(folder)?;
+    let key = NodeIdentity::key(folder)?;
     let (certificate, fingerprint) = authority.sign(&key, name.as_str(), reach.api.ip())?;
     let founded_ = Founded {
         authority: authority.certificate().to_owned(),
@@ -114,7 +114,7 @@ pub(crate) async fn found(
         let keeper = there.map_or_else(|| name.clone(), |there| there.keeper);
         return Err(ClusterError::NotInvited { keeper });
     }
-    Identity::keep(folder, &certificate, authority.certificate())?;
+    NodeIdentity::keep(folder, &certificate, authority.certificate())?;
     tracing::info!(node = %name, "cluster founded");
     Ok(())
 }
@@ -125,9 +125,9 @@ pub(crate) async fn join(
     token: &Token,
     folder: &Path,
     name: &NodeName,
-    reach: Reach,
+    reach: NodeAddresses,
 ) -> Result<Vec<Endpoint>, ClusterError> {
-    let key = Identity::key(folder)?;
+    let key = NodeIdentity::key(folder)?;
     let request = JoinRequest {
         invitation: token.id.clone(),
         secret: token.secret.clone(),
@@ -148,7 +148,7 @@ pub(crate) async fn join(
     let etcd = etcd.map_err(|_| ClusterError::NoEtcd)?;
     Authority::forget(folder)?;
     keep_endpoints(folder, &etcd)?;
-    Identity::keep(folder, &joined.certificate, &joined.authority)?;
+    NodeIdentity::keep(folder, &joined.certificate, &joined.authority)?;
     tracing::info!(node = %name, "joined the cluster");
     Ok(etcd)
 }
@@ -192,7 +192,7 @@ pub(crate) async fn admit(
     let (certificate, fingerprint) = authority.sign(&public, name.as_str(), request.api.ip())?;
     let member = Member {
         fingerprint: fingerprint.to_string(),
-        reach: Reach {
+        reach: NodeAddresses {
             api: request.api,
             pages: request.pages,
             tunnel: request.tunnel,

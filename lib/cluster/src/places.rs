@@ -1,7 +1,7 @@
 //! Room and names that this node has taken in the cluster, and gives back.
 
 use crate::{
-    Cluster, ClusterError, Grant, Whereabouts, Wish,
+    Cluster, ClusterError, Grant, VmWhereabouts, Wish,
     cluster::Shared,
     membership::{from_json, to_json},
     records::{Named, Placed},
@@ -33,7 +33,7 @@ impl Cluster {
 
     /// Finds the VM of this name or id, if any node has told of it. Of
     /// several of one name, the one that was told of first.
-    pub async fn find(&self, word: &str) -> Result<Option<Whereabouts>, ClusterError> {
+    pub async fn find(&self, word: &str) -> Result<Option<VmWhereabouts>, ClusterError> {
         let shared = self.shared();
         if word.is_empty() || word.contains('/') {
             return Ok(None);
@@ -49,14 +49,14 @@ impl Cluster {
         let mut found = outcome.await?.found().into_iter();
         if let Some(entry) = found.next().unwrap_or_default().first() {
             let Placed { node, vm, .. } = from_json(entry)?;
-            return Ok(Some(Whereabouts { node, vm: vm.id }));
+            return Ok(Some(VmWhereabouts { node, vm: vm.id }));
         }
         let mut named = found.next().unwrap_or_default();
         named.sort_by_key(|entry| entry.created);
         for entry in &named {
             let Named { node, vm } = from_json(entry)?;
             if let Some(vm) = vm {
-                return Ok(Some(Whereabouts { node, vm }));
+                return Ok(Some(VmWhereabouts { node, vm }));
             }
         }
         Ok(None)

@@ -17,7 +17,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 /// Addresses of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Reach {
+pub struct NodeAddresses {
     /// Address of the API, by TLS.
     pub api: SocketAddr,
     /// Address at which its pager offers page images to other nodes.
@@ -41,7 +41,7 @@ pub(crate) struct Member {
     /// Fingerprint of the certificate: a host that presents it is this node.
     pub fingerprint: String,
     /// Addresses.
-    pub reach: Reach,
+    pub reach: NodeAddresses,
     /// Seconds since 1970 at which it joined.
     pub joined: u64,
 }
@@ -84,7 +84,7 @@ pub(crate) struct Numbered {
 
 /// Node of a VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Whereabouts {
+pub struct VmWhereabouts {
     /// Node of the family.
     pub node: NodeName,
     /// The VM.

@@ -3,7 +3,7 @@
 //! was.
 
 use crate::{ClusterError, records::Member};
-use forkyard_etcd::{Batch, Entry, Etcd, EtcdError, Event, Op, Revision, Txn};
+use forkyard_etcd::{Etcd, EtcdError, EventBatch, KeyEntry, KeyEvent, Op, Revision, Txn};
 use forkyard_placement::{Book, Offer};
 use forkyard_types::{NodeName, NodeState};
 use serde::de::DeserializeOwned;
@@ -47,7 +47,7 @@ impl Nodes {
         all.find_map(|(name, member)| (member.fingerprint == fingerprint).then_some(name))
     }
 
-    fn put(&mut self, book: &Book, entry: &Entry) {
+    fn put(&mut self, book: &Book, entry: &KeyEntry) {
         if let Some(node) = name_in(book, PARTS[0], &entry.key) {
             if let Some(member) = read(entry) {
                 self.members.insert(node, member);
@@ -77,7 +77,7 @@ fn name_in(book: &Book, part: &str, key: &str) -> Option<NodeName> {
 }
 
 /// A record of another version is passed over: it is not to stop everything.
-fn read<T: DeserializeOwned>(entry: &Entry) -> Option<T> {
+fn read<T: DeserializeOwned>(entry: &KeyEntry) -> Option<T> {
     let read = serde_json::from_slice(&entry.value);
     read.inspect_err(|error| tracing::warn!(key = entry.key, %error, "record not understood"))
         .ok()
@@ -154,7 +154,7 @@ impl Roll {
         let mut offers = self.etcd.watch(&offers, next).await?;
         let mut draining = self.etcd.watch(&draining, next).await?;
         loop {
-            let batch: Result<Batch, EtcdError> = tokio::select! {
+            let batch: Result<EventBatch, EtcdError> = tokio::select! {
                 batch = nodes.next() => batch,
                 batch = offers.next() => batch,
                 batch = draining.next() => batch,
@@ -163,12 +163,12 @@ impl Roll {
         }
     }
 
-    fn apply(&self, events: &[Event]) {
+    fn apply(&self, events: &[KeyEvent]) {
         let mut nodes = self.lock();
         for event in events {
             match event {
-                Event::Put(entry) => nodes.put(&self.book, entry),
-                Event::Deleted(key) => nodes.delete(&self.book, key),
+                KeyEvent::Put(entry) => nodes.put(&self.book, entry),
+                KeyEvent::Deleted(key) => nodes.delete(&self.book, key),
             }
         }
         drop(nodes);

@@ -1,6 +1,6 @@
 //! A cluster of one node, for tests.
 
-use crate::{Allocation, Cluster, PlainEtcd, Reach, Settings};
+use crate::{Allocation, Cluster, NodeAddresses, PlainEtcd, Settings};
 use forkyard_etcd::server::Server;
 use forkyard_types::{ByteCount, Room};
 use std::{net::Ipv4Addr, path::Path, time::Duration};
@@ -13,7 +13,7 @@ pub(crate) async fn founded(server: &Server, folder: &Path) -> Cluster {
         etcd_tls: None,
         plain_etcd: PlainEtcd::default(),
         name: "a".parse().expect("a name"),
-        reach: Reach {
+        reach: NodeAddresses {
             api,
             pages: api,
             tunnel: Ipv4Addr::LOCALHOST,

@@ -8,7 +8,7 @@ use crate::{
     Cluster, ClusterError,
     membership::{from_json, to_json},
 };
-use forkyard_etcd::{Compare, Entry, Keys, Op, Txn};
+use forkyard_etcd::{Compare, KeyEntry, Keys, Op, Txn};
 use forkyard_types::{ByteCount, NodeName, Term, VmName};
 use serde::{Deserialize, Serialize};
 
@@ -40,7 +40,7 @@ impl Cluster {
         let shared = self.shared();
         let range = shared.etcd.range(&shared.book.all(PART)).await?;
         let prefix = shared.book.key(PART, "");
-        let read = |entry: &Entry| {
+        let read = |entry: &KeyEntry| {
             let id = entry.key.strip_prefix(&prefix).unwrap_or_default();
             Ok((id.to_owned(), from_json(entry)?))
         };
@@ -84,7 +84,7 @@ impl Cluster {
         Ok(outcome.await?.held)
     }
 
-    async fn volume_entry(&self, id: &str) -> Result<Option<Entry>, ClusterError> {
+    async fn volume_entry(&self, id: &str) -> Result<Option<KeyEntry>, ClusterError> {
         let shared = self.shared();
         Ok(shared.etcd.get(&shared.book.key(PART, id)).await?)
     }

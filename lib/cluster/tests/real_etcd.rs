@@ -1,7 +1,8 @@
 //! Nodes of a cluster beside a real etcd, each with a folder of its own.
 
 use forkyard_cluster::{
-    Cluster, ClusterError, Denied, Force, Layout, Need, Reach, Settings, Standing, Token, Wish,
+    CloneLayout, CloneNeed, Cluster, ClusterError, Force, NodeAddresses, PlacementDenied, Settings,
+    Standing, Token, Wish,
 };
 use forkyard_etcd::server::Server;
 use forkyard_types::{
@@ -22,8 +23,8 @@ fn name(text: &str) -> NodeName {
     text.parse().expect("a name")
 }
 
-fn reach(port: u16) -> Reach {
-    Reach {
+fn reach(port: u16) -> NodeAddresses {
+    NodeAddresses {
         api: (Ipv4Addr::LOCALHOST, port).into(),
         pages: (Ipv4Addr::LOCALHOST, port + 1).into(),
         tunnel: Ipv4Addr::LOCALHOST,
@@ -57,14 +58,14 @@ async fn join(founder: &Cluster, settings: Settings) -> Cluster {
     std::fs::create_dir_all(&settings.folder).expect("a folder");
     let request = request(&token, &settings);
     let joined = founder.admit(request).await.expect("let in");
-    forkyard_tls::Identity::keep(&settings.folder, &joined.certificate, &joined.authority)
+    forkyard_tls::NodeIdentity::keep(&settings.folder, &joined.certificate, &joined.authority)
         .expect("kept");
     Cluster::start(settings).await.expect("a node")
 }
 
 fn request(token: &Token, settings: &Settings) -> JoinRequest {
     use base64::{Engine, prelude::BASE64_STANDARD};
-    let key = forkyard_tls::Identity::key(&settings.folder).expect("drawn");
+    let key = forkyard_tls::NodeIdentity::key(&settings.folder).expect("drawn");
     JoinRequest {
         invitation: token.id.clone(),
         secret: token.secret.clone(),
@@ -87,12 +88,12 @@ fn vm(vm_name: &str, state: &str) -> VmView {
     serde_json::from_value(view).expect("a VM")
 }
 
-fn spread(count: u16, need: Need) -> Wish {
+fn spread(count: u16, need: CloneNeed) -> Wish {
     Wish {
         user: None,
         count,
         need,
-        layout: Layout::Spread,
+        layout: CloneLayout::Spread,
         near: None,
         only: None,
     }
@@ -231,7 +232,7 @@ async fn a_node_without_its_lease_is_lost_to_others_and_fences_itself_first() {
     eventually("b's return", || async { a.client(&name("b")).is_ok() }).await;
     server.stop().expect("killed");
     b.wait(|standing| standing == Standing::Fenced).await;
-    let need = Need {
+    let need = CloneNeed {
         vcpus: 1,
         memory: ByteCount(1),
     };
@@ -359,7 +360,7 @@ async fn what_is_reserved_is_given_back_when_it_is_dropped() {
         .await
         .expect("founded");
     let b = join(&a, settings(&server, "b", &two)).await;
-    let need = Need {
+    let need = CloneNeed {
         vcpus: 2,
         memory: ByteCount(1),
     };
@@ -371,7 +372,7 @@ async fn what_is_reserved_is_given_back_when_it_is_dropped() {
     let full = b.reserve(&spread(1, need)).await;
     assert!(matches!(
         full,
-        Err(ClusterError::Denied(Denied::NoRoom { .. }))
+        Err(ClusterError::Denied(PlacementDenied::NoRoom { .. }))
     ));
     drop(held);
     eventually("what was dropped", || async {
@@ -390,14 +391,14 @@ async fn what_is_reserved_is_given_back_when_it_is_dropped() {
         user: None,
         count: 1,
         need,
-        layout: Layout::Pack,
+        layout: CloneLayout::Pack,
         near: None,
         only: Some(name(only)),
     };
     let refused = a.reserve(&wish("b")).await;
     assert!(matches!(
         refused,
-        Err(ClusterError::Denied(Denied::Draining { .. }))
+        Err(ClusterError::Denied(PlacementDenied::Draining { .. }))
     ));
     assert_eq!(
         states(&a.nodes().await.expect("known"))[1],
@@ -418,7 +419,7 @@ async fn what_is_reserved_is_given_back_when_it_is_dropped() {
     let refused = a.reserve(&of_ci).await;
     assert!(matches!(
         refused,
-        Err(ClusterError::Denied(Denied::Quota { .. }))
+        Err(ClusterError::Denied(PlacementDenied::Quota { .. }))
     ));
     a.set_quota("ci", None).await.expect("lifted");
     a.reserve(&of_ci).await.expect("no quota");

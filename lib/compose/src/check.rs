@@ -1,6 +1,6 @@
 //! A file that makes sense.
 
-use crate::{File, Health, MemberFile, yaml};
+use crate::{ComposeFile, HealthCheck, MemberFile, yaml};
 use forkyard_types::{NetworkPolicy, Publish, Restart, VmName};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -85,14 +85,14 @@ pub enum ComposeError {
 
 /// Language that a file is written in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Form {
+pub enum FileFormat {
     /// This crate's own form.
     Toml,
     /// The subset of compose files.
     Yaml,
 }
 
-impl Form {
+impl FileFormat {
     /// Tells the form of a file by its name.
     pub fn of(path: &Path) -> Self {
         let suffix = path.extension().and_then(|suffix| suffix.to_str());
@@ -111,12 +111,12 @@ pub struct Composition {
     /// Rights of all members on the network.
     pub network: NetworkPolicy,
     /// Members by name.
-    pub members: BTreeMap<String, Member>,
+    pub members: BTreeMap<String, ComposeMember>,
 }
 
 /// A member that makes sense.
 #[derive(Clone, Debug)]
-pub struct Member {
+pub struct ComposeMember {
     /// Name of its VM.
     pub vm: VmName,
     /// System it is made of.
@@ -130,7 +130,7 @@ pub struct Member {
     /// Command that is begun once those that it waits for are well.
     pub command: Option<Vec<String>>,
     /// Test that it is well.
-    pub health: Option<Health>,
+    pub health: Option<HealthCheck>,
     /// Members whose being well it waits for.
     pub after: BTreeSet<String>,
 }
@@ -164,17 +164,17 @@ pub enum Of {
 
 impl Composition {
     /// Reads a file's text; `name` is that of the composition if the file has none.
-    pub fn parse(form: Form, text: &str, name: &str) -> Result<Self, ComposeError> {
+    pub fn parse(form: FileFormat, text: &str, name: &str) -> Result<Self, ComposeError> {
         let file = match form {
-            Form::Toml => {
+            FileFormat::Toml => {
                 toml::from_str(text).map_err(|error| ComposeError::Form(error.to_string()))?
             }
-            Form::Yaml => yaml::read(text)?,
+            FileFormat::Yaml => yaml::read(text)?,
         };
         Self::of(file, name)
     }
 
-    fn of(file: File, name: &str) -> Result<Self, ComposeError> {
+    fn of(file: ComposeFile, name: &str) -> Result<Self, ComposeError> {
         if !file.network.publish.is_empty() {
             return Err(ComposeError::PublishedByAll);
         }
@@ -191,7 +191,7 @@ impl Composition {
                 let after = after.clone();
                 return Err(ComposeError::Unknown { member, after });
             }
-            Ok((member.clone(), Member::of(file, name, &member)?))
+            Ok((member.clone(), ComposeMember::of(file, name, &member)?))
         });
         let this = Self {
             name: named(name)?,
@@ -213,7 +213,7 @@ impl Composition {
     }
 
     fn check_ports(&self) -> Result<(), ComposeError> {
-        let ports = |(name, member): (&String, &Member)| {
+        let ports = |(name, member): (&String, &ComposeMember)| {
             let ports = member.publish.iter().map(|port| (name.clone(), *port));
             ports.collect::<Vec<_>>()
         };
@@ -253,7 +253,7 @@ impl Composition {
     }
 }
 
-impl Member {
+impl ComposeMember {
     fn of(file: MemberFile, composition: &str, member: &str) -> Result<Self, ComposeError> {
         let wordless = |what| ComposeError::NoWords {
             member: member.to_owned(),
@@ -302,7 +302,7 @@ impl Member {
             publish: file.publish,
             copy: file.copy,
             command: file.command,
-            health: file.health.map(Health::of),
+            health: file.health.map(HealthCheck::of),
             after: file.after.into_iter().collect(),
         })
     }
@@ -337,13 +337,13 @@ mod tests {
     "#;
 
     fn refused(text: &str) -> String {
-        let refused = Composition::parse(Form::Toml, text, "x").expect_err("makes no sense");
+        let refused = Composition::parse(FileFormat::Toml, text, "x").expect_err("makes no sense");
         refused.to_string()
     }
 
     #[test]
     fn a_member_begins_once_those_that_it_waits_for_are_well() {
-        let lamp = Composition::parse(Form::Toml, LAMP, "lamp").expect("makes sense");
+        let lamp = Composition::parse(FileFormat::Toml, LAMP, "lamp").expect("makes sense");
         assert_eq!(lamp.members["web"].vm.as_str(), "lamp-web");
         let set = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
         assert_eq!(lamp.startable(&set(&[]), &set(&[])), ["db"]);

@@ -7,7 +7,7 @@ use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 /// A file, as it is written.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct File {
+pub struct ComposeFile {
     /// Name of the composition; the file's if absent.
     pub name: Option<String>,
     /// Rights of all members on the network; ports are the members' own.

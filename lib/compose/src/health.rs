@@ -5,7 +5,7 @@ use std::time::Duration;
 
 /// A test, and how long its failures are borne.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Health {
+pub struct HealthCheck {
     /// Command in the guest; well if it exits with 0.
     pub test: Vec<String>,
     /// Time between two tests.
@@ -20,13 +20,13 @@ pub struct Health {
 
 /// The tests of one member so far.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Pulse {
+pub struct MemberHealth {
     failures: u32,
 }
 
 /// Meaning of a test for a member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
+pub enum TestVerdict {
     /// The member is well.
     Well,
     /// The next test is due after this time.
@@ -35,7 +35,7 @@ pub enum Verdict {
     Sick,
 }
 
-impl Health {
+impl HealthCheck {
     pub(crate) fn of(file: HealthFile) -> Self {
         Self {
             test: file.test,
@@ -47,18 +47,18 @@ impl Health {
     }
 }
 
-impl Pulse {
+impl MemberHealth {
     /// Takes in a test that ended this long after the first had begun.
-    pub fn take(&mut self, health: &Health, passed: bool, since: Duration) -> Verdict {
+    pub fn take(&mut self, health: &HealthCheck, passed: bool, since: Duration) -> TestVerdict {
         if passed {
-            return Verdict::Well;
+            return TestVerdict::Well;
         }
         if since > health.start {
             self.failures += 1;
         }
         match self.failures > health.retries {
-            true => Verdict::Sick,
-            false => Verdict::Again(health.interval),
+            true => TestVerdict::Sick,
+            false => TestVerdict::Again(health.interval),
         }
     }
 }
@@ -70,27 +70,27 @@ mod tests {
     #[test]
     fn failures_count_after_the_start_and_one_more_than_is_borne_is_too_many() {
         let second = Duration::from_secs(1);
-        let health = Health {
+        let health = HealthCheck {
             test: Vec::new(),
             interval: second,
             timeout: second,
             retries: 2,
             start: 5 * second,
         };
-        let mut pulse = Pulse::default();
+        let mut pulse = MemberHealth::default();
         for at in 0..=5 {
             let verdict = pulse.take(&health, false, at * second);
-            assert_eq!(verdict, Verdict::Again(second));
+            assert_eq!(verdict, TestVerdict::Again(second));
         }
         assert_eq!(
             pulse.take(&health, false, 6 * second),
-            Verdict::Again(second)
+            TestVerdict::Again(second)
         );
         assert_eq!(
             pulse.take(&health, false, 7 * second),
-            Verdict::Again(second)
+            TestVerdict::Again(second)
         );
-        assert_eq!(pulse.take(&health, false, 8 * second), Verdict::Sick);
-        assert_eq!(pulse.take(&health, true, 9 * second), Verdict::Well);
+        assert_eq!(pulse.take(&health, false, 8 * second), TestVerdict::Sick);
+        assert_eq!(pulse.take(&health, true, 9 * second), TestVerdict::Well);
     }
 }

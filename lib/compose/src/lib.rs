@@ -2,7 +2,7 @@
 //! which of them wait for which, and when each is well. Policy alone; nothing here waits or connects.
 //!
 //! ```text
-//! TOML or YAML --parse--> File --check--> Composition --startable--> members whose command may begin now
+//! TOML or YAML --parse--> ComposeFile --check--> Composition --startable--> members that may begin
 //! ```
 
 mod check;
@@ -10,9 +10,9 @@ mod file;
 mod health;
 mod yaml;
 
-pub use check::{ComposeError, Composition, Form, Member, Of};
-pub use file::{File, HealthFile, MemberFile};
-pub use health::{Health, Pulse, Verdict};
+pub use check::{ComposeError, ComposeMember, Composition, FileFormat, Of};
+pub use file::{ComposeFile, HealthFile, MemberFile};
+pub use health::{HealthCheck, MemberHealth, TestVerdict};
 pub use yaml::LONGEST;
 
 /// Label of a VM: the composition that it belongs to.

@@ -1,7 +1,7 @@
 //! The documented subset of compose files, in YAML.
 //!
 //! ```text
-//! text --bounded--> Yaml --each service--> File, as the TOML of the same composition
+//! text --bounded--> Yaml --each service--> ComposeFile, as the TOML of the same composition
 //! ```
 //!
 //! Keys outside of the subset are refused by name and line: a file that means something else here
@@ -12,7 +12,7 @@
 
 mod values;
 
-use crate::{ComposeError, File, HealthFile, MemberFile};
+use crate::{ComposeError, ComposeFile, HealthFile, MemberFile};
 use forkyard_types::{NetworkPolicy, Publish, Restart, VmName};
 use serde::Deserialize;
 use serde::de::IgnoredAny;
@@ -99,7 +99,7 @@ struct Check {
 }
 
 /// Reads a file's text.
-pub fn read(text: &str) -> Result<File, ComposeError> {
+pub fn read(text: &str) -> Result<ComposeFile, ComposeError> {
     if text.len() > LONGEST {
         return Err(ComposeError::Form(format!(
             "it has {} bytes, of which {LONGEST} may be",
@@ -162,7 +162,7 @@ pub fn read(text: &str) -> Result<File, ComposeError> {
         let member = member_of(&name, line, service.value)?;
         Ok((name, member))
     });
-    Ok(File {
+    Ok(ComposeFile {
         name: name.map(|name| name.0),
         network,
         members: members.collect::<Result<_, _>>()?,

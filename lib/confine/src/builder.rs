@@ -6,9 +6,9 @@
 
 use crate::{NAMES, Network};
 use forkyard_sys_host::{
-    contain::{Contained, Users, contain},
-    jail::{Jail, Piece, Use, programs},
-    process::{Bounds, Ends},
+    contain::{Contained, UserNamespace, contain},
+    jail::{Jail, JailPiece, Use, programs},
+    process::{Bounds, Lifespan},
 };
 use forkyard_types::BUILD_IDS;
 use std::{
@@ -48,19 +48,19 @@ pub struct Building<'a> {
 pub fn confine_builder(command: &mut Command, to: Building<'_>) -> io::Result<()> {
     let (mut pieces, mut links) = programs()?;
     for path in DEVICES {
-        pieces.extend(Piece::if_there(Path::new(path), Use::Device)?);
+        pieces.extend(JailPiece::if_there(Path::new(path), Use::Device)?);
     }
     let files = match to.network {
         Network::None => &[][..],
         Network::Host => &NAMES[..],
     };
     for path in files {
-        pieces.extend(Piece::if_there(Path::new(path), Use::Program)?);
+        pieces.extend(JailPiece::if_there(Path::new(path), Use::Program)?);
     }
     for path in to.reads {
-        pieces.push(Piece::of(path, Use::Program)?);
+        pieces.push(JailPiece::of(path, Use::Program)?);
     }
-    pieces.push(Piece::of(to.folder, Use::Tree)?);
+    pieces.push(JailPiece::of(to.folder, Use::Tree)?);
     let descriptors = [
         ("/dev/fd", "/proc/self/fd"),
         ("/dev/stdin", "/proc/self/fd/0"),
@@ -71,7 +71,7 @@ pub fn confine_builder(command: &mut Command, to: Building<'_>) -> io::Result<()
     links.push((PathBuf::from("/etc/passwd"), to.users.to_owned()));
     let jail = Jail::build(pieces, links)?;
     let contained = Contained {
-        users: Users::mapped(&BUILD_IDS, &jail)?,
+        users: UserNamespace::mapped(&BUILD_IDS, &jail)?,
         jail,
         bounds: Bounds {
             threads: Some(THREADS),
@@ -79,7 +79,7 @@ pub fn confine_builder(command: &mut Command, to: Building<'_>) -> io::Result<()
             file: Some(to.largest),
             processor: Some(PROCESSOR),
         },
-        ends: Ends::WithStarter,
+        ends: Lifespan::WithStarter,
     };
     command
         .current_dir("/")

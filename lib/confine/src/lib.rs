@@ -11,14 +11,14 @@ pub use builder::{Building, confine_builder};
 
 use forkyard_sys_host::{
     filter::{Call, FILES, Filter, ITSELF, RESTRICTED},
-    jail::{Jail, Piece, Use, programs},
+    jail::{Jail, JailPiece, Use, programs},
     process::{Bounds, Capability, Credentials, Surroundings, empty_network, isolate},
 };
 use forkyard_types::{OUTSIDE_FETCHER_UID, VM_UIDS};
 use nix::libc::{self, c_long};
 use std::{fs::File, io, path::Path, process::Command, sync::Arc};
 
-pub use forkyard_sys_host::process::Ends;
+pub use forkyard_sys_host::process::Lifespan;
 
 /// The user of programs that need no rights; of no VM, and of no other program.
 pub const NOBODY: u32 = VM_UIDS.start - 1;
@@ -41,7 +41,7 @@ pub enum Who {
     /// [`NOBODY`].
     Nobody,
     /// A user of programs that fetch.
-    Fetcher(Reach),
+    Fetcher(FetchReach),
     /// Root, with the right to read what any user owns and no other.
     Reader,
     /// Root, which owns the files that it is given, and no right beyond that, but to reach all of its jail
@@ -53,14 +53,14 @@ pub enum Who {
 
 /// Places that a program that fetches is let to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub enum FetchReach {
     /// All that the host reaches.
     Anywhere,
     /// All of that without the host itself, by whatever name, address or redirection it is found.
     Outside,
 }
 
-impl Reach {
+impl FetchReach {
     /// The user that such a program runs as.
     pub fn user(self) -> u32 {
         match self {
@@ -84,7 +84,7 @@ pub struct Confinement<'a> {
     /// Network that it has.
     pub network: Network,
     /// Event that ends it at the latest.
-    pub ends: Ends,
+    pub ends: Lifespan,
 }
 
 /// Network of a program.
@@ -221,16 +221,16 @@ const CARRYING: [c_long; 11] = [
 pub fn confine(command: &mut Command, to: Confinement<'_>) -> io::Result<()> {
     let (mut pieces, mut links) = programs()?;
     links.push((MOUNTED.into(), "/dev/null".into()));
-    pieces.extend(Piece::if_there(Path::new(SETTINGS), Use::Program)?);
+    pieces.extend(JailPiece::if_there(Path::new(SETTINGS), Use::Program)?);
     for path in to.reads {
-        pieces.push(Piece::of(path, Use::Program)?);
+        pieces.push(JailPiece::of(path, Use::Program)?);
     }
     for path in to.writes {
-        pieces.push(Piece::of(path, Use::Data)?);
+        pieces.push(JailPiece::of(path, Use::Data)?);
     }
     if to.network == Network::Host {
         for path in NAMES {
-            pieces.extend(Piece::if_there(Path::new(path), Use::Program)?);
+            pieces.extend(JailPiece::if_there(Path::new(path), Use::Program)?);
         }
     }
     let (id, rights, threads): (_, &[_], _) = match to.who {

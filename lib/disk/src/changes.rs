@@ -7,18 +7,18 @@ use std::process;
 
 /// A stretch of a disk that its slices hold something for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Change {
+pub struct ChangedRange {
     /// First byte of it on the disk.
     pub start: u64,
     /// Bytes.
     pub length: u64,
     /// Content of the range.
-    pub content: Held,
+    pub content: SliceContent,
 }
 
 /// Content of a slice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Held {
+pub enum SliceContent {
     /// Zeros.
     Zero,
     /// The bytes from `offset` on in the file of this slice, the upper ones first.
@@ -49,17 +49,21 @@ impl QemuImg {
     /// [`flatten`](Self::flatten).
     ///
     /// Cancel-safe: the program is killed.
-    pub async fn changes(&self, chain: &[Backing]) -> Result<Vec<Change>, DiskError> {
+    pub async fn changes(&self, chain: &[Backing]) -> Result<Vec<ChangedRange>, DiskError> {
         self.held_by(chain, chain.len().saturating_sub(1)).await
     }
 
     /// Lists all of the disk of a chain that lies over nothing: zero where no slice holds anything.
     /// Otherwise as [`changes`](Self::changes).
-    pub async fn contents(&self, chain: &[Backing]) -> Result<Vec<Change>, DiskError> {
+    pub async fn contents(&self, chain: &[Backing]) -> Result<Vec<ChangedRange>, DiskError> {
         self.held_by(chain, chain.len()).await
     }
 
-    async fn held_by(&self, chain: &[Backing], slices: usize) -> Result<Vec<Change>, DiskError> {
+    async fn held_by(
+        &self,
+        chain: &[Backing],
+        slices: usize,
+    ) -> Result<Vec<ChangedRange>, DiskError> {
         let path = chain.first().map(|slice| slice.path.clone());
         let path = path.unwrap_or_default();
         for slice in chain {
@@ -82,15 +86,15 @@ impl QemuImg {
             .filter(|stretch| stretch.depth < slices);
         held.map(|stretch| {
             let content = match (stretch.data && !stretch.zero, stretch.offset) {
-                (false, _) => Held::Zero,
-                (true, Some(offset)) => Held::Data {
+                (false, _) => SliceContent::Zero,
+                (true, Some(offset)) => SliceContent::Data {
                     slice: stretch.depth,
                     offset,
                 },
                 // As slices of ours never are.
                 (true, None) => return Err(nonsense("a slice is compressed".into())),
             };
-            Ok(Change {
+            Ok(ChangedRange {
                 start: stretch.start,
                 length: stretch.length,
                 content,
@@ -151,8 +155,8 @@ mod tests {
             let length = usize::try_from(change.length).expect("small");
             let part = &mut disk[at..at + length];
             match change.content {
-                Held::Zero => part.fill(0),
-                Held::Data { slice, offset } => File::open(&chain[slice].path)
+                SliceContent::Zero => part.fill(0),
+                SliceContent::Data { slice, offset } => File::open(&chain[slice].path)
                     .and_then(|file| file.read_exact_at(part, offset))
                     .expect("there"),
             }
@@ -184,7 +188,9 @@ mod tests {
         let all = QemuImg::default().contents(&chain).await.expect("told");
         let told: u64 = all.iter().map(|change| change.length).sum();
         assert_eq!(told, 1 << 20, "{all:?}");
-        let zero = all.iter().filter(|change| change.content == Held::Zero);
+        let zero = all
+            .iter()
+            .filter(|change| change.content == SliceContent::Zero);
         let zero: Vec<_> = zero.map(|it| (it.start, it.length)).collect();
         assert_eq!(zero, [(512 << 10, 128 << 10)]);
     }

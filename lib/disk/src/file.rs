@@ -10,7 +10,7 @@ use std::{
 
 /// Access to a slice: one user may write it, one group read it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Access {
+pub struct SliceAccess {
     /// The user its QEMU runs as.
     pub uid: u32,
     /// The group of the family, whose QEMUs have it below their own slices.
@@ -25,7 +25,7 @@ const SEALED: u32 = 0o440;
 const MAX_EMPTY: u64 = 64 << 20;
 
 /// Gives a slice to a user and a group. Blocks for two calls.
-pub fn set_access(path: &Path, access: Access) -> Result<(), DiskError> {
+pub fn set_access(path: &Path, access: SliceAccess) -> Result<(), DiskError> {
     // Narrowed before it changes hands: no other user may read it meanwhile.
     fs::set_permissions(path, Permissions::from_mode(MODE))
         .map_err(DiskError::io("change mode of", path))?;
@@ -48,7 +48,7 @@ pub fn seal(path: &Path) -> Result<(), DiskError> {
 /// Makes another empty slice over the same backing: a copy of one that
 /// nothing was written to yet. Fails if `to` exists; leaves no part of it if
 /// it fails. Blocks for about a millisecond.
-pub fn copy_template(from: &Path, to: &Path, access: Access) -> Result<(), DiskError> {
+pub fn copy_template(from: &Path, to: &Path, access: SliceAccess) -> Result<(), DiskError> {
     let empty = read_empty(from)?;
     let file = File::options()
         .write(true)
@@ -96,7 +96,7 @@ fn write_sparse(file: &File, bytes: &[u8]) -> io::Result<()> {
 mod tests {
     use super::*;
 
-    const ACCESS: Access = Access {
+    const ACCESS: SliceAccess = SliceAccess {
         uid: 61_234,
         gid: 61_235,
     };

@@ -22,7 +22,7 @@ mod qemu_img;
 
 pub use backing::{Backing, Format};
 pub use chain::{ChainError, Chains};
-pub use changes::{Change, Held};
+pub use changes::{ChangedRange, SliceContent};
 pub use error::DiskError;
-pub use file::{Access, copy_template, seal, set_access};
+pub use file::{SliceAccess, copy_template, seal, set_access};
 pub use qemu_img::QemuImg;

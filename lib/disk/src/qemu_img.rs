@@ -1,7 +1,7 @@
 //! Making slices with `qemu-img`.
 
 use crate::{Backing, DiskError, Format, backing::opened};
-use forkyard_confine::{Confinement, Ends, Network, Who, confine};
+use forkyard_confine::{Confinement, Lifespan, Network, Who, confine};
 use forkyard_types::{ByteCount, NbdDisk};
 use std::{
     ffi::OsStr,
@@ -201,7 +201,7 @@ pub(crate) async fn confined(
             writes: &writes,
             largest: LARGEST,
             network: Network::None,
-            ends: Ends::ByItself,
+            ends: Lifespan::ByItself,
         };
         confine(&mut command, to).map(|()| command)
     });
@@ -289,7 +289,7 @@ mod tests {
     async fn a_copy_of_an_empty_slice_is_a_slice() {
         let (dir, base, slice) = base_and_slice().await;
         let copy = dir.path().join("copy");
-        let access = crate::Access { uid: 0, gid: 0 };
+        let access = crate::SliceAccess { uid: 0, gid: 0 };
         crate::copy_template(&slice, &copy, access).expect("copied");
         let info = info(&copy);
         assert!(info.contains(base.to_str().expect("UTF-8")), "{info}");

@@ -57,11 +57,11 @@ fn sealed(flags: u8, message: &impl Serialize) -> Vec<u8> {
 
 /// Takes messages out of a stream, however it is cut.
 #[derive(Debug, Default)]
-pub struct Decoder {
+pub struct EnvelopeDecoder {
     pending: Vec<u8>,
 }
 
-impl Decoder {
+impl EnvelopeDecoder {
     /// Adds bytes that have come.
     pub fn push(&mut self, bytes: &[u8]) {
         self.pending.extend_from_slice(bytes);
@@ -109,11 +109,11 @@ mod tests {
 
     #[test]
     fn what_is_too_long_or_compressed_is_refused_before_it_has_come() {
-        let mut decoder = Decoder::default();
+        let mut decoder = EnvelopeDecoder::default();
         decoder.push(b"\0\xff\xff\xff\xff");
         let bytes = u32::MAX;
         assert_eq!(decoder.message(), Err(EnvelopeError::TooLong { bytes }));
-        let mut decoder = Decoder::default();
+        let mut decoder = EnvelopeDecoder::default();
         decoder.push(b"\x01\0\0\0\x01");
         assert_eq!(decoder.message(), Err(EnvelopeError::Compressed));
     }
@@ -124,7 +124,7 @@ mod tests {
             texts in prop::collection::vec("[a-z]{0,40}", 0..8), cut in 1..9usize
         ) {
             let stream: Vec<u8> = texts.iter().flat_map(frame).chain(end()).collect();
-            let mut decoder = Decoder::default();
+            let mut decoder = EnvelopeDecoder::default();
             let mut found = Vec::new();
             for piece in stream.chunks(cut) {
                 decoder.push(piece);

@@ -9,15 +9,15 @@ use std::{
 };
 
 /// Secret that tokens of sandboxes are made of; kept, so that they hold for the next daemon.
-pub struct Key([u8; 32]);
+pub struct SandboxKey([u8; 32]);
 
-impl fmt::Debug for Key {
+impl fmt::Debug for SandboxKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key")
     }
 }
 
-impl Key {
+impl SandboxKey {
     /// The key that is kept in this folder; made if there is none.
     pub fn kept_in(state: &Path) -> io::Result<Self> {
         let path = state.join("e2b.key");
@@ -63,16 +63,16 @@ mod tests {
     #[test]
     fn the_key_is_kept_and_tokens_are_of_one_sandbox_and_one_purpose() {
         let folder = tempfile::tempdir().expect("folder");
-        let key = Key::kept_in(folder.path()).expect("made");
+        let key = SandboxKey::kept_in(folder.path()).expect("made");
         let (a, b) = (VmId::random(), VmId::random());
-        let again = Key::kept_in(folder.path()).expect("kept");
+        let again = SandboxKey::kept_in(folder.path()).expect("kept");
         assert_eq!(key.token("envd", a), again.token("envd", a));
         assert_ne!(key.token("envd", a), key.token("envd", b));
         assert_ne!(key.token("envd", a), key.token("traffic", a));
         assert!(is_token(&key.token("envd", a), &again.token("envd", a)));
         assert!(!is_token("", &key.token("envd", a)));
         fs::write(folder.path().join("e2b.key"), b"cut").expect("written");
-        let new = Key::kept_in(folder.path()).expect("made anew");
+        let new = SandboxKey::kept_in(folder.path()).expect("made anew");
         assert_ne!(key.token("envd", a), new.token("envd", a));
     }
 }

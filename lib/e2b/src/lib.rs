@@ -16,9 +16,9 @@ mod terms;
 mod time;
 
 pub use address::{Sandbox as SandboxAddress, of_host};
-pub use envelope::{Decoder, EnvelopeError, LONGEST, end, error_end, frame};
+pub use envelope::{EnvelopeDecoder, EnvelopeError, LONGEST, end, error_end, frame};
 pub use filesystem::*;
-pub use key::{Key, is_token};
+pub use key::{SandboxKey, is_token};
 pub use metrics::{Metric, Series, TimeRange};
 pub use process::*;
 pub use request::{absolute, target, user};

@@ -126,7 +126,7 @@ pub struct InputData {
 
 /// A signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
-pub enum Signal {
+pub enum ProcessSignal {
     /// SIGTERM.
     #[serde(rename = "SIGNAL_SIGTERM")]
     Term,
@@ -135,7 +135,7 @@ pub enum Signal {
     Kill,
 }
 
-impl Signal {
+impl ProcessSignal {
     /// Returns the signal's number.
     pub fn number(self) -> u8 {
         match self {
@@ -151,7 +151,7 @@ pub struct SendSignalRequest {
     /// Process.
     pub process: Selector,
     /// Signal to send.
-    pub signal: Signal,
+    pub signal: ProcessSignal,
 }
 
 /// A process of `List`.

@@ -81,7 +81,7 @@ pub struct Sandbox {
 /// State of a sandbox.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
-pub enum State {
+pub enum SandboxState {
     /// The sandbox runs.
     Running,
     /// The sandbox is paused.
@@ -116,7 +116,7 @@ pub struct SandboxDetail {
     #[serde(rename = "diskSizeMB")]
     pub disk_size_mb: u64,
     /// State.
-    pub state: State,
+    pub state: SandboxState,
     /// Labels.
     pub metadata: BTreeMap<String, String>,
     /// Version of the daemon in it.
@@ -150,7 +150,7 @@ pub struct PauseRequest {
 /// `POST /sandboxes/ID/fork`.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(default)]
-pub struct ForkRequest {
+pub struct SandboxForkRequest {
     /// Seconds that the forks are wanted.
     pub timeout: Option<u32>,
     /// Number of forks.

@@ -1,7 +1,8 @@
 //! The calls, and the connection that each has to itself.
 
 use crate::{
-    Endpoint, Entry, EtcdError, Keys, LeaseId, Range, Revision, Txn, TxnOutcome, Watch, txn,
+    Endpoint, EtcdError, KeyEntry, KeyRange, KeyWatch, Keys, LeaseId, Revision, Txn, TxnOutcome,
+    txn,
     wire::{Answered, Bytes, Failure, Granted, KeptAlive, Line, Members, Put},
 };
 use bytes::Bytes as Body;
@@ -67,15 +68,15 @@ impl Etcd {
     }
 
     /// The value of a key, if there is one.
-    pub async fn get(&self, key: &str) -> Result<Option<Entry>, EtcdError> {
+    pub async fn get(&self, key: &str) -> Result<Option<KeyEntry>, EtcdError> {
         let range = self.range(&Keys::One(key.to_owned())).await?;
         Ok(range.entries.into_iter().next())
     }
 
     /// Keys and their values, all of one moment, which is not before the call.
-    pub async fn range(&self, keys: &Keys) -> Result<Range, EtcdError> {
+    pub async fn range(&self, keys: &Keys) -> Result<KeyRange, EtcdError> {
         let answer: Answered = self.call("/v3/kv/range", &keys.bounds()).await?;
-        Ok(Range {
+        Ok(KeyRange {
             revision: answer.header.revision,
             entries: answer.entries()?,
         })
@@ -153,13 +154,13 @@ impl Etcd {
 
     /// Watches keys, from `from` on: nothing is left out, and nothing is told
     /// twice.
-    pub async fn watch(&self, keys: &Keys, from: Revision) -> Result<Watch, EtcdError> {
+    pub async fn watch(&self, keys: &Keys, from: Revision) -> Result<KeyWatch, EtcdError> {
         let bounds = keys.bounds();
         let request = json!({"create_request": {
             "key": bounds.key, "range_end": bounds.range_end.unwrap_or_default(), "start_revision": from,
         }});
         let (endpoint, response) = self.send("/v3/watch", &request).await?;
-        Ok(Watch::new(endpoint, response.into_body()))
+        Ok(KeyWatch::new(endpoint, response.into_body()))
     }
 
     async fn call<A: DeserializeOwned>(

@@ -2,7 +2,7 @@
 //! what is done if it holds, or else.
 
 use crate::{
-    Entry, EtcdError, Keys, LeaseId, Revision,
+    EtcdError, KeyEntry, Keys, LeaseId, Revision,
     wire::{Answered, Bounds, Bytes, Header, Put},
 };
 use serde::{Deserialize, Serialize, de::IgnoredAny};
@@ -42,11 +42,11 @@ pub struct Txn {
 
 /// Result of a step.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Answer {
+pub enum OpResult {
     /// The step was carried out.
     Done,
     /// These keys were there.
-    Found(Vec<Entry>),
+    Found(Vec<KeyEntry>),
 }
 
 /// Result of a transaction.
@@ -57,15 +57,15 @@ pub struct TxnOutcome {
     /// The store's revision then.
     pub revision: Revision,
     /// One answer a step.
-    pub answers: Vec<Answer>,
+    pub answers: Vec<OpResult>,
 }
 
 impl TxnOutcome {
     /// Returns the entries each look found, in order.
-    pub fn found(self) -> Vec<Vec<Entry>> {
+    pub fn found(self) -> Vec<Vec<KeyEntry>> {
         let found = self.answers.into_iter().filter_map(|answer| match answer {
-            Answer::Found(entries) => Some(entries),
-            Answer::Done => None,
+            OpResult::Found(entries) => Some(entries),
+            OpResult::Done => None,
         });
         found.collect()
     }
@@ -166,8 +166,8 @@ impl TryFrom<Response> for TxnOutcome {
 
     fn try_from(response: Response) -> Result<Self, EtcdError> {
         let answer = |step| match step {
-            StepResponse::Range(range) => Answered::entries(range).map(Answer::Found),
-            StepResponse::Put(_) | StepResponse::Delete(_) => Ok(Answer::Done),
+            StepResponse::Range(range) => Answered::entries(range).map(OpResult::Found),
+            StepResponse::Put(_) | StepResponse::Delete(_) => Ok(OpResult::Done),
         };
         let answers: Result<_, _> = response.responses.into_iter().map(answer).collect();
         Ok(Self {

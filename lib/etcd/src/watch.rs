@@ -1,7 +1,7 @@
 //! Changes of keys, as they happen.
 
 use crate::{
-    Endpoint, Entry, EtcdError, Revision,
+    Endpoint, EtcdError, KeyEntry, Revision,
     client::refusal,
     wire::{Changed, Kind, Line, Watched},
 };
@@ -13,31 +13,31 @@ const LINE: usize = 16 << 20;
 
 /// Something that happened to a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum KeyEvent {
     /// The key has this value from now on.
-    Put(Entry),
+    Put(KeyEntry),
     /// The key is gone: removed, or its lease has ended.
     Deleted(String),
 }
 
 /// Changes that happened together.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Batch {
+pub struct EventBatch {
     /// At this revision, the last of those it tells of.
     pub revision: Revision,
     /// Changes.
-    pub events: Vec<Event>,
+    pub events: Vec<KeyEvent>,
 }
 
 /// A stream of changes. Dropped, it is hung up on.
 #[derive(Debug)]
-pub struct Watch {
+pub struct KeyWatch {
     endpoint: Endpoint,
     body: Incoming,
     pending: Vec<u8>,
 }
 
-impl Watch {
+impl KeyWatch {
     pub(crate) fn new(endpoint: Endpoint, body: Incoming) -> Self {
         Self {
             endpoint,
@@ -48,7 +48,7 @@ impl Watch {
 
     /// The next changes. After an error the watch is of no more use: look at
     /// the keys again, and watch from there. Cancel-safe.
-    pub async fn next(&mut self) -> Result<Batch, EtcdError> {
+    pub async fn next(&mut self) -> Result<EventBatch, EtcdError> {
         loop {
             if let Some(end) = self.pending.iter().position(|byte| *byte == b'\n') {
                 let line: Vec<u8> = self.pending.drain(..=end).collect();
@@ -75,7 +75,7 @@ impl Watch {
 }
 
 /// Parses a line, if it tells of changes at all.
-fn batch(line: Line<Watched>) -> Result<Option<Batch>, EtcdError> {
+fn batch(line: Line<Watched>) -> Result<Option<EventBatch>, EtcdError> {
     let watched = match line {
         Line::Result(watched) => watched,
         Line::Error(failure) => return Err(refusal(failure)),
@@ -95,14 +95,14 @@ fn batch(line: Line<Watched>) -> Result<Option<Batch>, EtcdError> {
         return Ok(None);
     }
     let event = |Changed { kind, kv }| {
-        let entry = Entry::try_from(kv)?;
+        let entry = KeyEntry::try_from(kv)?;
         Ok(match kind {
-            Kind::Put => Event::Put(entry),
-            Kind::Delete => Event::Deleted(entry.key),
+            Kind::Put => KeyEvent::Put(entry),
+            Kind::Delete => KeyEvent::Deleted(entry.key),
         })
     };
     let events: Result<_, EtcdError> = watched.events.into_iter().map(event).collect();
-    Ok(Some(Batch {
+    Ok(Some(EventBatch {
         revision: watched.header.revision,
         events: events?,
     }))
@@ -112,7 +112,7 @@ fn batch(line: Line<Watched>) -> Result<Option<Batch>, EtcdError> {
 mod tests {
     use super::*;
 
-    fn told(line: &str) -> Result<Option<Batch>, EtcdError> {
+    fn told(line: &str) -> Result<Option<EventBatch>, EtcdError> {
         batch(serde_json::from_str(line).expect("a line"))
     }
 
@@ -125,8 +125,8 @@ mod tests {
             {"type":"DELETE","kv":{"key":"Yg==","mod_revision":"7"}}]}}"#;
         let batch = told(changed).expect("no error").expect("changes");
         assert_eq!(batch.revision, Revision(7));
-        assert!(matches!(&batch.events[0], Event::Put(entry) if entry.value == b"x"));
-        assert_eq!(batch.events[1], Event::Deleted("b".into()));
+        assert!(matches!(&batch.events[0], KeyEvent::Put(entry) if entry.value == b"x"));
+        assert_eq!(batch.events[1], KeyEvent::Deleted("b".into()));
     }
 
     #[test]

@@ -19,7 +19,7 @@ pub struct LeaseId(#[serde(with = "text")] pub i64);
 
 /// A key, its value, and when they came about.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct KeyEntry {
     /// The key.
     pub key: String,
     /// Value of the key.
@@ -41,11 +41,11 @@ pub enum Keys {
 
 /// Keys and their values, all of one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Range {
+pub struct KeyRange {
     /// Of this moment.
     pub revision: Revision,
     /// Those there are, in order.
-    pub entries: Vec<Entry>,
+    pub entries: Vec<KeyEntry>,
 }
 
 impl Keys {
@@ -146,7 +146,7 @@ pub(crate) struct Member {
     pub peer_urls: Vec<String>,
 }
 
-impl TryFrom<KeyValue> for Entry {
+impl TryFrom<KeyValue> for KeyEntry {
     type Error = EtcdError;
 
     fn try_from(it: KeyValue) -> Result<Self, EtcdError> {
@@ -171,8 +171,8 @@ pub(crate) struct Answered {
 }
 
 impl Answered {
-    pub fn entries(self) -> Result<Vec<Entry>, EtcdError> {
-        self.kvs.into_iter().map(Entry::try_from).collect()
+    pub fn entries(self) -> Result<Vec<KeyEntry>, EtcdError> {
+        self.kvs.into_iter().map(KeyEntry::try_from).collect()
     }
 }
 

@@ -1,7 +1,7 @@
 //! The client beside a real etcd.
 
 use forkyard_etcd::{
-    Answer, Batch, Compare, Endpoint, Etcd, EtcdError, Event, Keys, Op, Revision, Txn,
+    Compare, Endpoint, Etcd, EtcdError, EventBatch, KeyEvent, Keys, Op, OpResult, Revision, Txn,
     server::Server,
 };
 use std::time::Duration;
@@ -10,7 +10,7 @@ fn put(key: &str, value: &str) -> Op {
     Op::Put(key.into(), value.into(), None)
 }
 
-fn keys(found: &[forkyard_etcd::Entry]) -> Vec<&str> {
+fn keys(found: &[forkyard_etcd::KeyEntry]) -> Vec<&str> {
     found.iter().map(|entry| entry.key.as_str()).collect()
 }
 
@@ -70,7 +70,7 @@ async fn of_two_who_create_a_key_one_does() {
         false => ("b", b, a),
     };
     assert!(won.held && !lost.held);
-    assert_eq!(won.answers, [Answer::Done]);
+    assert_eq!(won.answers, [OpResult::Done]);
     assert_eq!(lost.found()[0][0].value, winner.as_bytes());
     // Of a prefix all must be absent.
     for (prefix, held) in [("/on", false), ("/one/", true)] {
@@ -128,7 +128,7 @@ async fn a_key_goes_with_its_lease_and_lives_while_it_is_kept() {
         .await
         .expect("watched");
     let batch = watch.next().await.expect("told");
-    assert_eq!(batch.events, [Event::Deleted("/short".into())]);
+    assert_eq!(batch.events, [KeyEvent::Deleted("/short".into())]);
 }
 
 #[tokio::test]
@@ -145,11 +145,11 @@ async fn a_watch_tells_everything_once_from_where_it_begins() {
     let prefix = Keys::Prefix("/w/".into());
     let mut watch = etcd.watch(&prefix, first).await.expect("watched");
     let mut told = Vec::new();
-    let key = |event: Event| match event {
-        Event::Put(entry) => entry.key,
-        Event::Deleted(key) => format!("-{key}"),
+    let key = |event: KeyEvent| match event {
+        KeyEvent::Put(entry) => entry.key,
+        KeyEvent::Deleted(key) => format!("-{key}"),
     };
-    let mut take = |batch: Batch| told.extend(batch.events.into_iter().map(key));
+    let mut take = |batch: EventBatch| told.extend(batch.events.into_iter().map(key));
     take(watch.next().await.expect("what was before"));
     etcd.delete(&Keys::One("/w/1".into()))
         .await
@@ -158,11 +158,14 @@ async fn a_watch_tells_everything_once_from_where_it_begins() {
     assert_eq!(told, ["/w/1", "/w/2", "/w/3", "-/w/1"]);
 }
 
-async fn take_until(watch: &mut forkyard_etcd::Watch, take: &mut impl FnMut(Batch)) -> String {
+async fn take_until(
+    watch: &mut forkyard_etcd::KeyWatch,
+    take: &mut impl FnMut(EventBatch),
+) -> String {
     let batch = watch.next().await.expect("told");
     let last = match batch.events.last() {
-        Some(Event::Deleted(key)) => format!("-{key}"),
-        Some(Event::Put(_)) | None => String::new(),
+        Some(KeyEvent::Deleted(key)) => format!("-{key}"),
+        Some(KeyEvent::Put(_)) | None => String::new(),
     };
     take(batch);
     last

@@ -23,7 +23,7 @@ pub const FIXED: Duration = Duration::from_secs(2);
 
 /// A VM of the host.
 #[derive(Clone, Debug)]
-pub struct Guest {
+pub struct HostedVm {
     /// Id of the VM.
     pub id: VmId,
     /// Name of the VM.
@@ -44,7 +44,7 @@ pub struct Guest {
 
 /// A host that VMs may move to.
 #[derive(Clone, Debug)]
-pub struct Target {
+pub struct TargetHost {
     /// Name.
     pub name: String,
     /// Room that it has free; none if that is not known, which does not keep VMs from it.
@@ -53,7 +53,7 @@ pub struct Target {
 
 /// Bounds of a plan.
 #[derive(Clone, Copy, Debug)]
-pub struct Bounds {
+pub struct PlanBounds {
     /// Bytes a second that all moves together can send.
     pub rate: ByteCount,
     /// Bytes of moves under way that are not sent yet.
@@ -64,16 +64,16 @@ pub struct Bounds {
 
 /// Moves, and VMs that stay.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Plan {
+pub struct EvacuationPlan {
     /// Moves, in the order in which they begin.
-    pub moves: Vec<Move>,
+    pub moves: Vec<VmMove>,
     /// VMs that stay.
     pub stays: Vec<Stay>,
 }
 
 /// A VM that moves.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Move {
+pub struct VmMove {
     /// Id of the VM.
     pub id: VmId,
     /// Name of the VM.
@@ -96,13 +96,13 @@ pub struct Stay {
     pub vm: VmName,
     /// Reason.
     #[serde(serialize_with = "text")]
-    pub why: Why,
+    pub why: StayReason,
 }
 
 /// Reason why a VM stays.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Why {
+pub enum StayReason {
     /// Only VMs that run, or are paused, can move.
     #[error("it is {0}: only VMs that run or are paused move")]
     State(VmState),
@@ -121,25 +121,25 @@ fn seconds<S: Serializer>(time: &Duration, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_u64(time.as_secs())
 }
 
-fn text<S: Serializer>(why: &Why, to: S) -> Result<S::Ok, S::Error> {
+fn text<S: Serializer>(why: &StayReason, to: S) -> Result<S::Ok, S::Error> {
     to.collect_str(why)
 }
 
-impl Guest {
+impl HostedVm {
     /// Reason why it stays, whatever the others do.
-    fn kept(&self) -> Option<Why> {
+    fn kept(&self) -> Option<StayReason> {
         match self.state {
             VmState::Running | VmState::Paused => None,
             VmState::Starting
             | VmState::Warm
             | VmState::Stopped
             | VmState::Checkpoint
-            | VmState::Ending => Some(Why::State(self.state)),
+            | VmState::Ending => Some(StayReason::State(self.state)),
         }
     }
 }
 
-impl Target {
+impl TargetHost {
     fn has_room_for(&self, needs: Room) -> bool {
         self.free
             .is_none_or(|free| free.vcpus >= needs.vcpus && free.memory >= needs.memory)
@@ -154,9 +154,13 @@ impl Target {
 }
 
 /// Plans the evacuation of a host with these VMs to these hosts.
-pub fn plan(mut guests: Vec<Guest>, mut targets: Vec<Target>, bounds: Bounds) -> Plan {
+pub fn plan(
+    mut guests: Vec<HostedVm>,
+    mut targets: Vec<TargetHost>,
+    bounds: PlanBounds,
+) -> EvacuationPlan {
     guests.sort_by(|a, b| (a.rank, a.data, &a.name).cmp(&(b.rank, b.data, &b.name)));
-    let mut plan = Plan::default();
+    let mut plan = EvacuationPlan::default();
     let mut sent = bounds.under_way.0;
     // Of hosts of which nothing is known, those that have got fewest are next.
     let mut given = vec![0_u32; targets.len()];
@@ -176,10 +180,10 @@ pub fn plan(mut guests: Vec<Guest>, mut targets: Vec<Target>, bounds: Bounds) ->
         let total = sent.saturating_add(guest.data.0);
         let there = sending(total, bounds.rate).saturating_add(FIXED);
         if bounds.within.is_some_and(|within| there > within) {
-            stay(Why::Late(there));
+            stay(StayReason::Late(there));
             continue;
         }
-        let may = |target: &Target| {
+        let may = |target: &TargetHost| {
             !guest.refused_by.contains(&target.name) && target.has_room_for(guest.needs)
         };
         let best = (0..targets.len())
@@ -189,14 +193,14 @@ pub fn plan(mut guests: Vec<Guest>, mut targets: Vec<Target>, bounds: Bounds) ->
                 (free, std::cmp::Reverse((given[*at], *at)))
             });
         let Some(at) = best else {
-            let refused = guest.refusal.map(Why::Refused);
-            stay(refused.unwrap_or(Why::NoRoom(guest.needs)));
+            let refused = guest.refusal.map(StayReason::Refused);
+            stay(refused.unwrap_or(StayReason::NoRoom(guest.needs)));
             continue;
         };
         targets[at].take(guest.needs);
         given[at] += 1;
         sent = total;
-        plan.moves.push(Move {
+        plan.moves.push(VmMove {
             id,
             vm,
             to: targets[at].name.clone(),

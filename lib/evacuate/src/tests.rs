@@ -3,8 +3,8 @@ use proptest::prelude::*;
 
 const MIB: u64 = 1 << 20;
 
-fn guest(name: &str, mib: u64, rank: usize) -> Guest {
-    Guest {
+fn guest(name: &str, mib: u64, rank: usize) -> HostedVm {
+    HostedVm {
         id: VmId::random(),
         name: name.parse().expect("a name"),
         needs: Room {
@@ -19,26 +19,26 @@ fn guest(name: &str, mib: u64, rank: usize) -> Guest {
     }
 }
 
-fn target(name: &str, mib: u64) -> Target {
+fn target(name: &str, mib: u64) -> TargetHost {
     let free = Some(Room {
         vcpus: 100,
         memory: ByteCount(mib * MIB),
     });
-    Target {
+    TargetHost {
         name: name.into(),
         free,
     }
 }
 
-fn bounds(within: Option<u64>) -> Bounds {
-    Bounds {
+fn bounds(within: Option<u64>) -> PlanBounds {
+    PlanBounds {
         rate: ByteCount(MIB),
         under_way: ByteCount(0),
         within: within.map(Duration::from_secs),
     }
 }
 
-fn names(plan: &Plan) -> Vec<&str> {
+fn names(plan: &EvacuationPlan) -> Vec<&str> {
     plan.moves.iter().map(|it| it.vm.as_str()).collect()
 }
 
@@ -60,22 +60,22 @@ fn one_that_would_be_late_stays_and_a_smaller_one_goes_in_its_place() {
     let guests = vec![guest("large", 90, 0), guest("small", 5, 1)];
     let plan = plan(guests, vec![target("b", 1000)], bounds(Some(30)));
     assert_eq!(names(&plan), ["small"]);
-    assert_eq!(plan.stays[0].why, Why::Late(Duration::from_secs(92)));
+    assert_eq!(plan.stays[0].why, StayReason::Late(Duration::from_secs(92)));
 }
 
 #[test]
 fn what_is_under_way_comes_before() {
-    let bounds = Bounds {
+    let bounds = PlanBounds {
         under_way: ByteCount(25 * MIB),
         ..bounds(Some(30))
     };
     let plan = plan(vec![guest("p", 5, 0)], vec![target("b", 1000)], bounds);
-    assert_eq!(plan.stays[0].why, Why::Late(Duration::from_secs(32)));
+    assert_eq!(plan.stays[0].why, StayReason::Late(Duration::from_secs(32)));
 }
 
 #[test]
 fn those_that_cannot_move_stay_and_cost_no_other_its_room_or_time() {
-    let stopped = Guest {
+    let stopped = HostedVm {
         state: VmState::Stopped,
         ..guest("stopped", 90, 0)
     };
@@ -83,12 +83,12 @@ fn those_that_cannot_move_stay_and_cost_no_other_its_room_or_time() {
     let plan = plan(guests, vec![target("b", 90)], bounds(Some(92)));
     assert_eq!(names(&plan), ["p"]);
     let why: Vec<_> = plan.stays.iter().map(|it| it.why.clone()).collect();
-    assert_eq!(why, [Why::State(VmState::Stopped)]);
+    assert_eq!(why, [StayReason::State(VmState::Stopped)]);
 }
 
 #[test]
 fn one_that_was_refused_goes_elsewhere_or_stays_for_what_was_said() {
-    let refused = Guest {
+    let refused = HostedVm {
         refused_by: ["b".to_owned()].into(),
         refusal: Some("that name is taken".into()),
         ..guest("p", 10, 0)
@@ -97,13 +97,13 @@ fn one_that_was_refused_goes_elsewhere_or_stays_for_what_was_said() {
     let there = plan(vec![refused.clone()], hosts, bounds(None));
     assert_eq!(there.moves[0].to, "c");
     let nowhere = plan(vec![refused], vec![target("b", 1000)], bounds(None));
-    let why = Why::Refused("that name is taken".into());
+    let why = StayReason::Refused("that name is taken".into());
     assert_eq!(nowhere.stays[0].why, why);
 }
 
 #[test]
 fn hosts_of_which_nothing_is_known_take_turns() {
-    let unknown = |name: &str| Target {
+    let unknown = |name: &str| TargetHost {
         name: name.into(),
         free: None,
     };
@@ -140,7 +140,7 @@ proptest! {
             let got: u64 = plan.moves.iter().filter(|it| it.to == host).map(|it| it.data.0).sum();
             prop_assert!(got <= mib * MIB);
         }
-        let in_time = |it: &Move| within.is_none_or(|within| it.there.as_secs() <= within);
+        let in_time = |it: &VmMove| within.is_none_or(|within| it.there.as_secs() <= within);
         prop_assert!(plan.moves.iter().all(in_time));
     }
 }

@@ -10,7 +10,7 @@ pub const CONTROL: &str = "fake.sock";
 /// Order of the engine to a machine. Answered by one [`Word::Reply`] each, in
 /// order.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Order {
+pub enum EngineOrder {
     /// Stop the vCPUs.
     Stop,
     /// Let the vCPUs go on.
@@ -56,12 +56,12 @@ pub enum Reply {
     /// Address of the first byte of its memory.
     Ram(u64),
     /// The order was not carried out.
-    Refused(Refusal),
+    Refused(OrderRefusal),
 }
 
 /// Reason why an order was not carried out.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Refusal {
+pub enum OrderRefusal {
     /// Not in this state.
     State(RunState),
     /// There is no disk.
@@ -74,7 +74,7 @@ pub enum Refusal {
 
 /// Event that happens by itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Event {
+pub enum MachineEvent {
     /// The vCPUs stand still.
     Stopped,
     /// The machine ends now.
@@ -87,5 +87,5 @@ pub enum Word {
     /// Answer to the oldest order that has none.
     Reply(Reply),
     /// Something happened.
-    Event(Event),
+    Event(MachineEvent),
 }

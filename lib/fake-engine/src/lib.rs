@@ -21,6 +21,6 @@ mod link;
 mod machine;
 mod processes;
 
-pub use control::{CONTROL, Event, Order, Refusal, Reply, Word};
+pub use control::{CONTROL, EngineOrder, MachineEvent, OrderRefusal, Reply, Word};
 pub use engine::FakeEngine;
 pub use machine::{FakeMachine, FakeShell};

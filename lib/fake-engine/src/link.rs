@@ -1,7 +1,7 @@
 //! A connection to the process of a machine.
 
 use crate::{
-    control::{Event, Order, Refusal, Reply, Word},
+    control::{EngineOrder, MachineEvent, OrderRefusal, Reply, Word},
     faults::{Fault, Faults, refused},
     processes::Watched,
 };
@@ -76,7 +76,7 @@ impl Link {
     }
 
     /// Has the machine do something. Cancel-safe, though it may be done.
-    pub async fn ask(&self, call: &'static str, order: Order) -> Result<Reply, VmmError> {
+    pub async fn ask(&self, call: &'static str, order: EngineOrder) -> Result<Reply, VmmError> {
         match self.faults.take(call).await {
             None | Some(Fault::Wait) => {}
             Some(Fault::Refuse) => return Err(refused(call)),
@@ -85,7 +85,7 @@ impl Link {
                 let _ = self.orders.lock().await.shutdown().await;
             }
         }
-        let is_cont = order == Order::Cont;
+        let is_cont = order == EngineOrder::Cont;
         let answered = async {
             let answer = self.send(&order).await?;
             answer.await.map_err(|_| io::ErrorKind::BrokenPipe.into())
@@ -115,7 +115,7 @@ impl Link {
         }
     }
 
-    async fn send(&self, order: &Order) -> io::Result<oneshot::Receiver<Reply>> {
+    async fn send(&self, order: &EngineOrder) -> io::Result<oneshot::Receiver<Reply>> {
         let mut line = serde_json::to_string(order)?;
         line.push('\n');
         let mut orders = self.orders.lock().await;
@@ -164,10 +164,10 @@ async fn listen(read: OwnedReadHalf, heard: Arc<Heard>) {
                     let _ = answer.send(reply);
                 }
             }
-            Ok(Word::Event(Event::Stopped)) => {
+            Ok(Word::Event(MachineEvent::Stopped)) => {
                 heard.stopped.send_replace(true);
             }
-            Ok(Word::Event(Event::Ends(cause))) => {
+            Ok(Word::Event(MachineEvent::Ends(cause))) => {
                 heard.cause.send_replace(Some(cause));
             }
             Err(error) => tracing::error!(%error, line, "a machine's word is not understood"),
@@ -182,14 +182,14 @@ async fn listen(read: OwnedReadHalf, heard: Arc<Heard>) {
     });
 }
 
-fn error_of(call: &'static str, why: Refusal) -> VmmError {
+fn error_of(call: &'static str, why: OrderRefusal) -> VmmError {
     match why {
-        Refusal::State(state) => VmmError::WrongState { state },
-        Refusal::NoDisk => VmmError::NoDisk,
-        Refusal::Stale => VmmError::StaleOverlay {
+        OrderRefusal::State(state) => VmmError::WrongState { state },
+        OrderRefusal::NoDisk => VmmError::NoDisk,
+        OrderRefusal::Stale => VmmError::StaleOverlay {
             path: PathBuf::new(),
         },
-        Refusal::Other(text) => VmmError::Answer {
+        OrderRefusal::Other(text) => VmmError::Answer {
             command: call,
             text,
         },

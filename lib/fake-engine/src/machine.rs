@@ -1,7 +1,7 @@
 //! Machines and shells, as the engine's user has them.
 
 use crate::{
-    control::{Order, Reply},
+    control::{EngineOrder, Reply},
     engine::remove_sockets,
     link::{Link, failed},
     processes::Watched,
@@ -91,29 +91,29 @@ impl Machine for FakeMachine {
     }
 
     async fn stop(&self) -> Result<(), VmmError> {
-        self.link.ask("stop", Order::Stop).await.map(drop)
+        self.link.ask("stop", EngineOrder::Stop).await.map(drop)
     }
 
     async fn cont(&self) -> Result<(), VmmError> {
-        self.link.ask("cont", Order::Cont).await.map(drop)
+        self.link.ask("cont", EngineOrder::Cont).await.map(drop)
     }
 
     async fn run_state(&self) -> Result<RunState, VmmError> {
-        let Reply::State(state) = self.link.ask("run_state", Order::State).await? else {
+        let Reply::State(state) = self.link.ask("run_state", EngineOrder::State).await? else {
             return Err(nonsense("run_state"));
         };
         Ok(state)
     }
 
     async fn active_slice(&self) -> Result<Option<PathBuf>, VmmError> {
-        let Reply::Slice(slice) = self.link.ask("active_slice", Order::Slice).await? else {
+        let Reply::Slice(slice) = self.link.ask("active_slice", EngineOrder::Slice).await? else {
             return Err(nonsense("active_slice"));
         };
         Ok(slice)
     }
 
     async fn prepare_overlay(&self, path: &Path) -> Result<Overlay, VmmError> {
-        let order = Order::Prepare(path.to_owned());
+        let order = EngineOrder::Prepare(path.to_owned());
         let Reply::Opened(number, over) = self.link.ask("prepare_overlay", order).await? else {
             return Err(nonsense("prepare_overlay"));
         };
@@ -126,7 +126,7 @@ impl Machine for FakeMachine {
 
     async fn freeze_disk(&self, overlay: Overlay) -> Result<(), VmmError> {
         let Overlay { number, over, path } = overlay;
-        let order = Order::Freeze { number, over };
+        let order = EngineOrder::Freeze { number, over };
         match self.link.ask("freeze_disk", order).await {
             Err(VmmError::StaleOverlay { .. }) => Err(VmmError::StaleOverlay { path }),
             other => other.map(drop),
@@ -175,7 +175,7 @@ impl Machine for FakeMachine {
             return Err(VmmError::NoDisk);
         };
         // Asked of the machine as well, so that it can fail at this.
-        self.link.ask("own_disk", Order::State).await?;
+        self.link.ask("own_disk", EngineOrder::State).await?;
         told(Copied::default());
         let rebase = ["rebase", "-b", ""].map(PathBuf::from);
         let words = rebase.iter().map(PathBuf::as_path).chain([&*active]);
@@ -183,12 +183,12 @@ impl Machine for FakeMachine {
     }
 
     async fn discard_overlay(&self, overlay: Overlay) -> Result<(), VmmError> {
-        let order = Order::Close(overlay.number);
+        let order = EngineOrder::Close(overlay.number);
         self.link.ask("discard_overlay", order).await.map(drop)
     }
 
     async fn save_descriptor(&self) -> Result<Vec<u8>, VmmError> {
-        let Reply::Saved(state) = self.link.ask("save_descriptor", Order::Save).await? else {
+        let Reply::Saved(state) = self.link.ask("save_descriptor", EngineOrder::Save).await? else {
             return Err(nonsense("save_descriptor"));
         };
         Ok(state)
@@ -205,7 +205,7 @@ impl Machine for FakeMachine {
     }
 
     async fn ram(&self) -> Result<Region, VmmError> {
-        let Reply::Ram(hva) = self.link.ask("ram", Order::Ram).await? else {
+        let Reply::Ram(hva) = self.link.ask("ram", EngineOrder::Ram).await? else {
             return Err(nonsense("ram"));
         };
         Ok(Region {
@@ -224,7 +224,7 @@ impl Machine for FakeMachine {
     }
 
     async fn quit(&self) -> Result<(), VmmError> {
-        match self.link.ask("quit", Order::Quit).await {
+        match self.link.ask("quit", EngineOrder::Quit).await {
             Ok(_) | Err(VmmError::Died { .. }) => {}
             Err(error) => return Err(error),
         }
@@ -290,7 +290,7 @@ impl Shell for FakeShell {
             machine,
             mut kill_on_drop,
         } = *self;
-        let order = Order::Load(descriptor.to_vec());
+        let order = EngineOrder::Load(descriptor.to_vec());
         match machine.link.ask("load", order).await {
             Ok(_) => {
                 kill_on_drop.0 = None;

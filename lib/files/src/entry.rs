@@ -2,7 +2,7 @@
 
 /// Kind of a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum EntryKind {
     /// Regular file of this size. Its data are in the stream, but for holes.
     File {
         /// Size, holes included.
@@ -28,7 +28,7 @@ pub struct Entry {
     /// Path as bytes, without a leading or trailing slash.
     pub path: Vec<u8>,
     /// Kind.
-    pub kind: Kind,
+    pub kind: EntryKind,
     /// Permission bits.
     pub mode: u32,
     /// Owner.

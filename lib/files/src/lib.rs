@@ -21,15 +21,15 @@ mod special;
 mod unpack;
 mod writer;
 
-pub use entry::{Entry, Kind};
+pub use entry::{Entry, EntryKind};
 pub use error::FilesError;
 pub use half::Half;
 pub use pack::{Noted, pack};
-pub use place::{Target, Wanted};
+pub use place::{CopyTarget, WantedMembers};
 pub use reader::Reader;
 pub use special::cannot_be_replaced;
 pub use unpack::{Unpacked, unpack};
-pub use writer::Writer;
+pub use writer::TarWriter;
 
 /// Bytes of a record of a tar stream.
 pub(crate) const BLOCK: usize = 512;

@@ -5,7 +5,7 @@
 //! size is not known before they are read, are read first. Sockets, FIFOs, devices and
 //! what went away meanwhile are left out and noted; one that was asked for by its name is an error.
 
-use crate::{Entry, FilesError, Kind, PIECE, Writer, reader::NOTE, special::is_made_up};
+use crate::{Entry, EntryKind, FilesError, PIECE, TarWriter, reader::NOTE, special::is_made_up};
 use nix::{
     errno::Errno,
     sys::memfd::{MFdFlags, memfd_create},
@@ -56,7 +56,7 @@ impl std::fmt::Debug for Noted<'_> {
 pub fn pack<'a, W: Write>(
     from: &Path,
     top: &[u8],
-    writer: &'a mut Writer<W>,
+    writer: &'a mut TarWriter<W>,
     noted: Noted<'a>,
 ) -> Result<(), FilesError> {
     let about = from.symlink_metadata().map_err(failed(from))?;
@@ -76,7 +76,7 @@ pub fn pack<'a, W: Write>(
 }
 
 struct Packer<'a, W> {
-    writer: &'a mut Writer<W>,
+    writer: &'a mut TarWriter<W>,
     noted: Noted<'a>,
     notes: u32,
     /// First path of each file with several names.
@@ -100,7 +100,7 @@ impl<W: Write> Packer<'_, W> {
             let inode = (about.dev(), about.ino());
             if about.nlink() > 1 {
                 if let Some(first) = self.names.get(&inode) {
-                    let kind = Kind::Same(first.clone());
+                    let kind = EntryKind::Same(first.clone());
                     self.writer.header(&entry(path, kind, about))?;
                     return Ok(());
                 }
@@ -162,7 +162,7 @@ impl<W: Write> Packer<'_, W> {
             Err(error) => return Err(failed(at)(error)),
         };
         self.writer
-            .header(&entry(path.clone(), Kind::Folder, about))?;
+            .header(&entry(path.clone(), EntryKind::Folder, about))?;
         for found in inside {
             let found = found.map_err(failed(at))?;
             let at = found.path();
@@ -200,7 +200,8 @@ impl<W: Write> Packer<'_, W> {
             Err(error) => return Err(failed(at)(error)),
         };
         let to = to.into_os_string().as_bytes().to_vec();
-        self.writer.header(&entry(path, Kind::Link(to), about))?;
+        self.writer
+            .header(&entry(path, EntryKind::Link(to), about))?;
         Ok(true)
     }
 
@@ -230,7 +231,7 @@ impl<W: Write> Packer<'_, W> {
             Err(error) => return Err(failed(at)(error)),
         };
         if head < self.buffer.len() {
-            let kind = Kind::File {
+            let kind = EntryKind::File {
                 size: head as u64,
                 extents: None,
             };
@@ -257,7 +258,7 @@ impl<W: Write> Packer<'_, W> {
             extents = extents_of(&file, size);
         }
         let every = extents.clone().unwrap_or_else(|| vec![(0, size)]);
-        let kind = Kind::File { size, extents };
+        let kind = EntryKind::File { size, extents };
         let data = self.writer.header(&entry(path, kind, &about))?;
         let mut missing = 0;
         for (offset, length) in every {
@@ -352,7 +353,7 @@ enum Failed {
     Write(FilesError),
 }
 
-fn entry(path: Vec<u8>, kind: Kind, about: &Metadata) -> Entry {
+fn entry(path: Vec<u8>, kind: EntryKind, about: &Metadata) -> Entry {
     Entry {
         path,
         kind,

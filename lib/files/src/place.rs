@@ -1,6 +1,6 @@
 //! Destinations, as `docker cp` has them.
 
-use crate::{Entry, FilesError, Kind, special::cannot_be_replaced};
+use crate::{Entry, EntryKind, FilesError, special::cannot_be_replaced};
 use nix::{
     fcntl::{OFlag, open},
     sys::stat::Mode,
@@ -20,7 +20,7 @@ const DEEPEST: usize = 512;
 
 /// Members that a reader asked for.
 #[derive(Clone, Copy, Debug)]
-pub enum Wanted<'a> {
+pub enum WantedMembers<'a> {
     /// Whatever the stream has: its sender is believed.
     Any,
     /// One file or folder of this name.
@@ -31,11 +31,11 @@ pub enum Wanted<'a> {
 
 /// Destination of a copy.
 #[derive(Clone, Copy, Debug)]
-pub struct Target<'a> {
+pub struct CopyTarget<'a> {
     /// A folder that exists takes what comes; else what comes gets this name.
     pub path: &'a Path,
     /// Members that may come.
-    pub wanted: Wanted<'a>,
+    pub wanted: WantedMembers<'a>,
 }
 
 /// Folder of members, once the first of them is known.
@@ -54,24 +54,26 @@ pub(crate) struct Base {
     pub through: Option<PathBuf>,
 }
 
-impl Target<'_> {
+impl CopyTarget<'_> {
     /// Finds where a stream that begins with this member goes.
     pub(crate) fn base(&self, entry: &Entry) -> Result<Base, FilesError> {
         let parts = parts(&entry.path)?;
         let contents = parts.is_empty();
-        let folder = entry.kind == Kind::Folder;
+        let folder = entry.kind == EntryKind::Folder;
         let unasked = || FilesError::Unasked {
             path: shown(&entry.path),
         };
         let first = match (self.wanted, parts.first()) {
-            (Wanted::Any, first) => first.map(|name| name.to_vec()),
-            (Wanted::Named(name), Some(first)) if name.as_bytes() == *first => Some(first.to_vec()),
-            (Wanted::Contents, None) if folder => None,
-            (Wanted::Named(_) | Wanted::Contents, _) => return Err(unasked()),
+            (WantedMembers::Any, first) => first.map(|name| name.to_vec()),
+            (WantedMembers::Named(name), Some(first)) if name.as_bytes() == *first => {
+                Some(first.to_vec())
+            }
+            (WantedMembers::Contents, None) if folder => None,
+            (WantedMembers::Named(_) | WantedMembers::Contents, _) => return Err(unasked()),
         };
         // A link of that name would have the next write go where it leads.
-        let plain = folder || matches!(entry.kind, Kind::File { .. });
-        if !plain && !matches!(self.wanted, Wanted::Any) {
+        let plain = folder || matches!(entry.kind, EntryKind::File { .. });
+        if !plain && !matches!(self.wanted, WantedMembers::Any) {
             return Err(unasked());
         }
         let path = match self.path.as_os_str().is_empty() {
@@ -111,7 +113,7 @@ impl Target<'_> {
                     dir: folder_at(path)?,
                     path: path.into(),
                     // Of a sender that is believed, any number of members.
-                    first: first.filter(|_| matches!(self.wanted, Wanted::Named(_))),
+                    first: first.filter(|_| matches!(self.wanted, WantedMembers::Named(_))),
                     renamed: None,
                     staged: !contents,
                     through: None,

@@ -7,7 +7,7 @@
 mod piped;
 
 use crate::{
-    BLOCK, Entry, FilesError, Kind,
+    BLOCK, Entry, EntryKind, FilesError,
     fields::{decimal, is_header, number, pairs, terminated, time},
 };
 use std::{
@@ -193,12 +193,12 @@ impl<R: Read> Reader<R> {
         };
         (self.left, self.padding) = (left, padding);
         let kind = match flag {
-            b'5' => Kind::Folder,
-            _ if old_folder => Kind::Folder,
-            b'2' => Kind::Link(link),
-            b'1' => Kind::Same(link),
-            b'3' | b'4' => Kind::Device,
-            b'6' => Kind::Fifo,
+            b'5' => EntryKind::Folder,
+            _ if old_folder => EntryKind::Folder,
+            b'2' => EntryKind::Link(link),
+            b'1' => EntryKind::Same(link),
+            b'3' | b'4' => EntryKind::Device,
+            b'6' => EntryKind::Fifo,
             b'S' => {
                 let size = number(&block[483..495])?;
                 let map = self.old_map(block)?;
@@ -221,7 +221,7 @@ impl<R: Read> Reader<R> {
                     ((None | Some(0), None | Some(0 | 1)), Some(size)) => {
                         self.with_holes(size, &map)?
                     }
-                    ((None, None), None) => Kind::File {
+                    ((None, None), None) => EntryKind::File {
                         size: stored,
                         extents: None,
                     },
@@ -249,7 +249,7 @@ impl<R: Read> Reader<R> {
     }
 
     /// Returns a file with holes, whose map makes sense.
-    fn with_holes(&self, size: u64, map: &[(u64, u64)]) -> Result<Kind, FilesError> {
+    fn with_holes(&self, size: u64, map: &[(u64, u64)]) -> Result<EntryKind, FilesError> {
         let bad = || FilesError::Format("a map of holes is malformed");
         if size > i64::MAX as u64 {
             return Err(FilesError::Format("a size that no file has"));
@@ -266,7 +266,7 @@ impl<R: Read> Reader<R> {
             }
         }
         match data == self.left {
-            true => Ok(Kind::File {
+            true => Ok(EntryKind::File {
                 size,
                 extents: Some(extents),
             }),

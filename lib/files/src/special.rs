@@ -1,7 +1,7 @@
 //! Devices, FIFOs, open files and files of the kernel's: written into, as `cp` does, and never replaced. And files
 //! that have no name until they are whole.
 
-use crate::{Entry, FilesError, Kind, PIECE, Reader, Unpacked};
+use crate::{Entry, EntryKind, FilesError, PIECE, Reader, Unpacked};
 use nix::{
     errno::Errno,
     fcntl::{AT_FDCWD, AtFlags, FcntlArg, OFlag, fcntl},
@@ -83,7 +83,7 @@ pub(crate) fn through(
         path: path.into(),
         source,
     };
-    let Kind::File { size, extents } = &entry.kind else {
+    let EntryKind::File { size, extents } = &entry.kind else {
         let why = "it is a device or FIFO, which takes files alone";
         let path = path.into();
         return Err(FilesError::Place { path, why });

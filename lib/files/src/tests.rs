@@ -1,7 +1,8 @@
 mod special;
 
 use crate::{
-    Entry, FilesError, Kind, Noted, Reader, Target, Unpacked, Wanted, Writer, pack, unpack,
+    CopyTarget, Entry, EntryKind, FilesError, Noted, Reader, TarWriter, Unpacked, WantedMembers,
+    pack, unpack,
 };
 use std::{
     ffi::OsStr,
@@ -22,20 +23,21 @@ fn dir() -> tempfile::TempDir {
 fn packed(from: &Path, top: &str) -> (Vec<u8>, Vec<String>) {
     let (mut stream, mut notes) = (Vec::new(), Vec::new());
     let mut note = |text| notes.push(text);
-    let mut writer = Writer::new(&mut stream);
+    let mut writer = TarWriter::new(&mut stream);
     pack(from, top.as_bytes(), &mut writer, Noted::Apart(&mut note)).expect("packed");
     writer.finish().expect("whole");
     (stream, notes)
 }
 
-fn unpacked(stream: &[u8], path: &Path, wanted: Wanted<'_>) -> Result<Unpacked, FilesError> {
-    unpack(Reader::new(stream), Target { path, wanted }, &mut |_| {})
+fn unpacked(stream: &[u8], path: &Path, wanted: WantedMembers<'_>) -> Result<Unpacked, FilesError> {
+    let target = CopyTarget { path, wanted };
+    unpack(Reader::new(stream), target, &mut |_| {})
 }
 
 /// A stream of a sender that keeps to no rule.
-fn hostile(entries: &[(&str, Kind)]) -> Vec<u8> {
+fn hostile(entries: &[(&str, EntryKind)]) -> Vec<u8> {
     let mut stream = Vec::new();
-    let mut writer = Writer::new(&mut stream);
+    let mut writer = TarWriter::new(&mut stream);
     for (path, kind) in entries {
         let entry = Entry {
             path: path.as_bytes().to_vec(),
@@ -55,8 +57,8 @@ fn hostile(entries: &[(&str, Kind)]) -> Vec<u8> {
     stream
 }
 
-fn file(size: u64) -> Kind {
-    Kind::File {
+fn file(size: u64) -> EntryKind {
+    EntryKind::File {
         size,
         extents: None,
     }
@@ -96,8 +98,12 @@ fn a_tree_arrives_with_its_holes_links_times_modes_and_odd_names() {
         "{notes:?}, {} bytes",
         stream.len()
     );
-    let done =
-        unpacked(&stream, there.path(), Wanted::Named(OsStr::new("from"))).expect("unpacked");
+    let done = unpacked(
+        &stream,
+        there.path(),
+        WantedMembers::Named(OsStr::new("from")),
+    )
+    .expect("unpacked");
     let to = there.path().join("from");
     assert_eq!(
         fs::read(to.join("deep/file")).expect("there"),
@@ -182,7 +188,7 @@ fn gnu_tar_reads_what_is_packed_and_packs_what_is_read() {
         &["--format=gnu"],
     ] {
         let stream = tar(&[format, &["-cf", "-", "t"]].concat(), there.path());
-        unpacked(&stream, back.path(), Wanted::Any).expect("unpacked");
+        unpacked(&stream, back.path(), WantedMembers::Any).expect("unpacked");
         assert!(same(back.path()));
         assert_eq!(
             fs::read(back.path().join("t").join("n".repeat(180))).expect("there"),
@@ -199,20 +205,20 @@ fn files_of_proc_have_their_content_and_sockets_are_left_out_and_told() {
     unpacked(
         &stream,
         &there.path().join("c"),
-        Wanted::Named(OsStr::new("c")),
+        WantedMembers::Named(OsStr::new("c")),
     )
     .expect("unpacked");
     assert!(fs::read(there.path().join("c")).expect("there").len() > 100);
     // Larger than what is read at once, and of no known size.
     let (stream, _) = packed(Path::new("/proc/kallsyms"), "k");
-    unpacked(&stream, there.path(), Wanted::Any).expect("unpacked");
+    unpacked(&stream, there.path(), WantedMembers::Any).expect("unpacked");
     assert!(fs::metadata(there.path().join("k")).expect("there").len() > 128 << 10);
 
     let _listens = UnixListener::bind(here.path().join("socket")).expect("bound");
     fs::write(here.path().join("file"), "kept").expect("written");
     let (stream, notes) = packed(here.path(), ".");
     assert!(notes.len() == 1 && notes[0].contains("socket"), "{notes:?}");
-    unpacked(&stream, there.path(), Wanted::Contents).expect("unpacked");
+    unpacked(&stream, there.path(), WantedMembers::Contents).expect("unpacked");
     assert_eq!(fs::read(there.path().join("file")).expect("there"), b"kept");
     assert!(!there.path().join("socket").exists());
 }
@@ -241,7 +247,7 @@ fn a_file_that_changes_while_it_is_read_is_as_long_as_it_was_said_to_be() {
         let mut meddler = Meddler(&path, length, Vec::new());
         let mut notes = Vec::new();
         let mut note = |text| notes.push(text);
-        let mut writer = Writer::new(&mut meddler);
+        let mut writer = TarWriter::new(&mut meddler);
         pack(&path, b"log", &mut writer, Noted::Apart(&mut note)).expect("packed");
         writer.finish().expect("whole");
         assert_eq!(notes.len(), told, "{notes:?}");
@@ -264,13 +270,13 @@ fn destinations_are_as_docker_has_them() {
     let contents = packed(&here.path().join("d"), ".").0;
     let one = packed(&here.path().join("d/f"), "f").0;
     let to = |name: &str| there.path().join(name);
-    let named = |name| Wanted::Named(OsStr::new(name));
+    let named = |name| WantedMembers::Named(OsStr::new(name));
     // What is not there gets the name, what is there takes it in.
     unpacked(&folder, &to("new"), named("d")).expect("made");
     unpacked(&folder, &to("new"), named("d")).expect("into");
     unpacked(&folder, &to("new/"), named("d")).expect("merged");
-    unpacked(&contents, &to("new"), Wanted::Contents).expect("merged");
-    unpacked(&contents, &to("other"), Wanted::Contents).expect("made");
+    unpacked(&contents, &to("new"), WantedMembers::Contents).expect("merged");
+    unpacked(&contents, &to("other"), WantedMembers::Contents).expect("made");
     unpacked(&one, &to("other/g"), named("f")).expect("made");
     unpacked(&one, &to("other/g"), named("f")).expect("replaced");
     for name in ["new/f", "new/d/f", "other/f", "other/g"] {
@@ -310,28 +316,28 @@ fn destinations_are_as_docker_has_them() {
 fn a_hostile_sender_writes_what_was_asked_for_where_it_was_asked_for_alone() {
     let outside = dir();
     let into = outside.path().join("into");
-    let key = Wanted::Named(OsStr::new("key"));
+    let key = WantedMembers::Named(OsStr::new("key"));
     fs::create_dir(&into).expect("made");
     fs::write(outside.path().join("victim"), "mine").expect("written");
-    let refused: [&[(&str, Kind)]; 9] = [
-        &[("key", Kind::Link(b"../victim".to_vec()))],
-        &[("key", Kind::Same(b"../victim".to_vec()))],
+    let refused: [&[(&str, EntryKind)]; 9] = [
+        &[("key", EntryKind::Link(b"../victim".to_vec()))],
+        &[("key", EntryKind::Same(b"../victim".to_vec()))],
         &[("other", file(4))],
         &[("key", file(4)), ("other", file(4))],
-        &[("key", Kind::Folder), ("key/../../escaped", file(4))],
+        &[("key", EntryKind::Folder), ("key/../../escaped", file(4))],
         &[
-            ("key", Kind::Folder),
-            ("key/way", Kind::Link(b"../..".to_vec())),
+            ("key", EntryKind::Folder),
+            ("key/way", EntryKind::Link(b"../..".to_vec())),
             ("key/way/escaped", file(4)),
         ],
         &[
-            ("key", Kind::Folder),
-            ("key/h", Kind::Same(b"key/../../victim".to_vec())),
+            ("key", EntryKind::Folder),
+            ("key/h", EntryKind::Same(b"key/../../victim".to_vec())),
         ],
         &[
-            ("key", Kind::Folder),
-            ("key/way", Kind::Link(b"../..".to_vec())),
-            ("key/h", Kind::Same(b"key/way/victim".to_vec())),
+            ("key", EntryKind::Folder),
+            ("key/way", EntryKind::Link(b"../..".to_vec())),
+            ("key/h", EntryKind::Same(b"key/way/victim".to_vec())),
         ],
         &[("../key", file(4))],
     ];
@@ -353,8 +359,8 @@ fn a_hostile_sender_writes_what_was_asked_for_where_it_was_asked_for_alone() {
     }
     // A link that was sent is replaced by the file of its name, never written through.
     let twice = [
-        ("key", Kind::Folder),
-        ("key/a", Kind::Link(b"../../victim".to_vec())),
+        ("key", EntryKind::Folder),
+        ("key/a", EntryKind::Link(b"../../victim".to_vec())),
         ("key/a", file(4)),
     ];
     unpacked(&hostile(&twice), &into, key).expect("unpacked");
@@ -368,8 +374,8 @@ fn a_hostile_sender_writes_what_was_asked_for_where_it_was_asked_for_alone() {
     // Into a folder of links of ours: none is followed.
     symlink(outside.path(), into.join("key/ours")).expect("linked");
     let through = [
-        ("key", Kind::Folder),
-        ("key/ours", Kind::Folder),
+        ("key", EntryKind::Folder),
+        ("key/ours", EntryKind::Folder),
         ("key/ours/escaped", file(4)),
     ];
     assert!(unpacked(&hostile(&through), &into, key).is_err());
@@ -388,7 +394,7 @@ fn what_is_no_file_is_written_into_and_stays_what_it_is() {
         .and_then(|file| file.set_len(100_000))
         .expect("longer");
     let (stream, _) = packed(&from, "from");
-    let wanted = Wanted::Named(OsStr::new("from"));
+    let wanted = WantedMembers::Named(OsStr::new("from"));
     let fifo = dir.path().join("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("made");
     let reader = std::thread::spawn({
@@ -416,7 +422,7 @@ fn what_is_no_file_is_written_into_and_stays_what_it_is() {
     fs::create_dir_all(over.join("below")).expect("made");
     fs::write(over.join("below/fifo"), "x").expect("written");
     let (stream, _) = packed(&over, ".");
-    unpacked(&stream, &tree, Wanted::Contents).expect_err("refused");
+    unpacked(&stream, &tree, WantedMembers::Contents).expect_err("refused");
     let there = fs::symlink_metadata(tree.join("below/fifo")).expect("there");
     assert!(!there.is_file());
     let left = fs::read_dir(tree.join("below")).expect("listed").count();
@@ -439,7 +445,7 @@ fn a_stream_cut_anywhere_is_told_and_leaves_nothing_half_done() {
     fs::create_dir(&into).expect("made");
     let end = stream.len() - 2 * 512;
     for cut in (0..=end).step_by(97) {
-        let told = unpacked(&stream[..cut], &into, Wanted::Any);
+        let told = unpacked(&stream[..cut], &into, WantedMembers::Any);
         assert!(told.is_err(), "cut at {cut}");
         assert_eq!(
             fs::read_dir(&into).expect("there").count(),
@@ -462,7 +468,7 @@ fn records_are_read_by_their_lengths_and_nonsense_is_refused() {
     };
     entry.path.extend_from_slice("é".repeat(60).as_bytes());
     let mut stream = Vec::new();
-    let mut writer = Writer::new(&mut stream);
+    let mut writer = TarWriter::new(&mut stream);
     writer.header(&entry).expect("written");
     writer.finish().expect("whole");
     let mut reader = Reader::new(&stream[..]);

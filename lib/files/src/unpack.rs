@@ -5,7 +5,7 @@
 //! file that was there. A new folder appears when it is whole. If anything fails, what is
 //! not whole is removed; what was whole before stays.
 
-use crate::{Entry, FilesError, Half, Kind, PIECE, Reader, Target, place::Base, special};
+use crate::{CopyTarget, Entry, EntryKind, FilesError, Half, PIECE, Reader, place::Base, special};
 use nix::{
     errno::Errno,
     fcntl::{AtFlags, OFlag, openat, renameat},
@@ -43,7 +43,7 @@ pub struct Unpacked {
 /// out here.
 pub fn unpack(
     mut reader: Reader<impl Read>,
-    target: Target<'_>,
+    target: CopyTarget<'_>,
     said: &mut dyn FnMut(String),
 ) -> Result<Unpacked, FilesError> {
     let Some(first) = reader.next_entry()? else {
@@ -105,24 +105,26 @@ impl Tree {
         let Some((name, above)) = parts.split_last() else {
             return match entry.kind {
                 // The folder that is there.
-                Kind::Folder => Ok(()),
-                Kind::File { .. } | Kind::Link(_) | Kind::Same(_) | Kind::Fifo | Kind::Device => {
-                    Err(FilesError::Unasked { path: "/".into() })
-                }
+                EntryKind::Folder => Ok(()),
+                EntryKind::File { .. }
+                | EntryKind::Link(_)
+                | EntryKind::Same(_)
+                | EntryKind::Fifo
+                | EntryKind::Device => Err(FilesError::Unasked { path: "/".into() }),
             };
         };
         let failed = |tree: &Self, error: Errno| FilesError::Write {
             path: tree.shown(&parts),
             source: error.into(),
         };
-        if matches!(entry.kind, Kind::Fifo | Kind::Device) {
+        if matches!(entry.kind, EntryKind::Fifo | EntryKind::Device) {
             said(format!(
                 "{}: a device or FIFO, left out",
                 self.shown(&parts).display()
             ));
             return Ok(());
         }
-        if entry.kind == Kind::Folder {
+        if entry.kind == EntryKind::Folder {
             return self.enter(&parts, Some((entry.mode, entry.mtime)));
         }
         self.enter(above, None)?;
@@ -134,7 +136,7 @@ impl Tree {
             .map_or(self.base.dir.as_fd(), |folder| folder.dir.as_fd());
         let name = OsStr::from_bytes(name);
         match &entry.kind {
-            Kind::File { size, extents } => {
+            EntryKind::File { size, extents } => {
                 let every = extents.clone().unwrap_or_else(|| vec![(0, *size)]);
                 let hidden = hidden();
                 let flags = OFlag::O_CREAT
@@ -190,7 +192,7 @@ impl Tree {
                 }
                 Ok(())
             }
-            Kind::Link(to) => {
+            EntryKind::Link(to) => {
                 let to = OsStr::from_bytes(to);
                 replace(dir, name, |name| symlinkat(to, dir, name)).map_err(|e| failed(self, e))?;
                 // Some file systems keep none for links.
@@ -203,7 +205,7 @@ impl Tree {
                 );
                 Ok(())
             }
-            Kind::Same(to) => {
+            EntryKind::Same(to) => {
                 let to = self.base.below(to)?;
                 let Some((other, above)) = to.split_last() else {
                     return Err(FilesError::Format("a hard link to a folder"));
@@ -215,7 +217,7 @@ impl Tree {
                 })
                 .map_err(|e| failed(self, e))
             }
-            Kind::Folder | Kind::Fifo | Kind::Device => Ok(()),
+            EntryKind::Folder | EntryKind::Fifo | EntryKind::Device => Ok(()),
         }
     }
 

@@ -1,7 +1,7 @@
 //! Tar streams, written: ustar headers, and pax records for what they cannot
 //! hold.
 
-use crate::{BLOCK, Entry, FilesError, Kind};
+use crate::{BLOCK, Entry, EntryKind, FilesError};
 use std::io::Write;
 
 /// Largest number in a header's field of eight digits.
@@ -11,24 +11,24 @@ const OCTAL11: u64 = 0o77_777_777_777;
 
 /// Writer of a tar stream.
 #[derive(Debug)]
-pub struct Writer<W> {
+pub struct TarWriter<W> {
     to: W,
 }
 
-impl<W: Write> Writer<W> {
+impl<W: Write> TarWriter<W> {
     /// Starts a stream.
     pub fn new(to: W) -> Self {
         Self { to }
     }
 
     /// Writes a member's header; returns the number of data bytes that must follow
-    /// by [`Writer::data`], and then be padded by [`Writer::pad`]. The map of a
+    /// by [`TarWriter::data`], and then be padded by [`TarWriter::pad`]. The map of a
     /// file with holes is among what has been written.
     pub fn header(&mut self, entry: &Entry) -> Result<u64, FilesError> {
         let mut records = Vec::new();
         let mut path = entry.path.clone();
         let (flag, link, data, map) = match &entry.kind {
-            Kind::File { size, extents } => match extents {
+            EntryKind::File { size, extents } => match extents {
                 None => (b'0', Vec::new(), *size, None),
                 Some(extents) => {
                     let map = map_of(extents, *size);
@@ -44,13 +44,13 @@ impl<W: Write> Writer<W> {
                     (b'0', Vec::new(), data, Some(map))
                 }
             },
-            Kind::Folder => {
+            EntryKind::Folder => {
                 path.push(b'/');
                 (b'5', Vec::new(), 0, None)
             }
-            Kind::Link(to) => (b'2', to.clone(), 0, None),
-            Kind::Same(to) => (b'1', to.clone(), 0, None),
-            Kind::Fifo | Kind::Device => {
+            EntryKind::Link(to) => (b'2', to.clone(), 0, None),
+            EntryKind::Same(to) => (b'1', to.clone(), 0, None),
+            EntryKind::Fifo | EntryKind::Device => {
                 return Err(FilesError::Format("a kind that is never sent"));
             }
         };

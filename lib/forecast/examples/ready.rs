@@ -1,7 +1,7 @@
 //! Prints what stocks of ready VMs would have done on generated traces of arrivals: the table in
 //! docs/simulations.md.
 
-use forkyard_forecast::{Millis, Stock, Times, replay, trace::Kind};
+use forkyard_forecast::{Millis, Stock, Times, replay, trace::TraceKind};
 
 /// Days, seed, and the largest stock.
 const DAYS: u64 = 7;
@@ -17,7 +17,7 @@ const TIMES: Times = Times {
 fn main() {
     println!("| arrivals | stock | hits, % | mean ready | wait, median, ms | wait, p99, ms |");
     println!("|---|---|---|---|---|---|");
-    for kind in Kind::ALL {
+    for kind in TraceKind::ALL {
         let arrivals = kind.generate(DAYS, SEED);
         let stocks = [
             Stock::None,

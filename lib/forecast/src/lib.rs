@@ -17,7 +17,7 @@ pub mod replay;
 pub mod trace;
 
 pub use demand::Demand;
-pub use replay::{Outcome, Stock, Times, replay};
+pub use replay::{ForecastOutcome, Stock, Times, replay};
 
 /// Milliseconds since some fixed midnight.
 #[derive(

@@ -36,7 +36,7 @@ pub struct Times {
 
 /// Outcome of a replay.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Outcome {
+pub struct ForecastOutcome {
     /// VMs that were wanted.
     pub asked: u64,
     /// Those that were ready.
@@ -49,7 +49,7 @@ pub struct Outcome {
     pub p99: Millis,
 }
 
-impl Outcome {
+impl ForecastOutcome {
     /// Part of the VMs wanted that were ready.
     pub fn hit_rate(&self) -> f64 {
         match self.asked {
@@ -88,7 +88,7 @@ struct Run {
 }
 
 /// Replays arrivals, in their order, until the last of them has its VM. At most `most` are held.
-pub fn replay(arrivals: &[Millis], stock: Stock, times: Times, most: u16) -> Outcome {
+pub fn replay(arrivals: &[Millis], stock: Stock, times: Times, most: u16) -> ForecastOutcome {
     let mut run = Run {
         stock,
         times,
@@ -120,7 +120,7 @@ pub fn replay(arrivals: &[Millis], stock: Stock, times: Times, most: u16) -> Out
         let wait = run.waits.get(at.min(asked.saturating_sub(1)));
         wait.copied().unwrap_or_default()
     };
-    Outcome {
+    ForecastOutcome {
         asked: arrivals.len() as u64,
         hits: run.hits,
         mean_ready: run.spent / (end.0.max(1) as f64),

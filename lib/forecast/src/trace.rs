@@ -6,7 +6,7 @@ const DAY_S: u64 = 86_400;
 
 /// Kinds of generated traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum TraceKind {
     /// One every two minutes on the average, at any time.
     Steady,
     /// Twenty within two seconds, every ten minutes on the average.
@@ -17,7 +17,7 @@ pub enum Kind {
     Hourly,
 }
 
-impl Kind {
+impl TraceKind {
     /// All kinds.
     pub const ALL: [Self; 4] = [Self::Steady, Self::Bursts, Self::Daily, Self::Hourly];
 

@@ -155,7 +155,7 @@ impl Host {
             && let Ok(vm) = self.vm(name.as_str())
         {
             let name = vm.name().to_string();
-            return Err(forkyard_records::StoreError::NameTaken { name }.into());
+            return Err(forkyard_records::RecordsError::NameTaken { name }.into());
         }
         Ok(())
     }

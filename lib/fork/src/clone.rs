@@ -2,7 +2,7 @@
 
 use crate::{Host, HostError, fork::Wanted, progress::Going, remote::Far, ticket::Denied};
 use forkyard_agent_link::{Cloned, Identify, LinkError};
-use forkyard_records::{Birth, StoreError, VmRecord};
+use forkyard_records::{Birth, RecordsError, VmRecord};
 use forkyard_snapshot::{Original, Snapshot, WarmShell};
 use forkyard_types::{
     Address, Epoch, ForkId, ForkMode, Identity, RequestId, Route, VmName, VmState,
@@ -209,7 +209,7 @@ impl Host {
             record.name = name;
         }
         match self.parts.store.put_vm(record) {
-            Err(StoreError::NameTaken { .. }) => {
+            Err(RecordsError::NameTaken { .. }) => {
                 record.name = own;
                 Ok(self.parts.store.put_vm(record)?)
             }

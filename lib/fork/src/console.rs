@@ -2,20 +2,20 @@
 //! not even the agent.
 
 use crate::{Host, HostError, blocking};
-use forkyard_vmm::console::{self, Following};
+use forkyard_vmm::console::{self, ConsoleOutput};
 
 /// Output of a guest on its console, 1 MiB at most.
 #[derive(Debug)]
-pub enum Said {
+pub enum ConsoleText {
     /// And may go on to say.
-    Running(Following),
+    Running(ConsoleOutput),
     /// Before its VM ended.
     Ended(Vec<u8>),
 }
 
 impl Host {
     /// Follows the console output of a VM's guest from now on. Cancel-safe.
-    pub async fn listen(&self, vm: &str) -> Result<Following, HostError> {
+    pub async fn listen(&self, vm: &str) -> Result<ConsoleOutput, HostError> {
         let body = self.vm(vm)?.running()?;
         let mut said = body.machine.console().follow().await?;
         said.so_far.clear();
@@ -24,14 +24,14 @@ impl Host {
 
     /// Reads the console output of a VM's guest so far, and follows it if the
     /// VM runs. Cancel-safe.
-    pub async fn said(&self, vm: &str) -> Result<Said, HostError> {
+    pub async fn said(&self, vm: &str) -> Result<ConsoleText, HostError> {
         let vm = self.vm(vm)?;
         match vm.running() {
-            Ok(body) => Ok(Said::Running(body.machine.console().follow().await?)),
+            Ok(body) => Ok(ConsoleText::Running(body.machine.console().follow().await?)),
             Err(_) => {
                 let dir = self.parts.folders.sockets(vm.id);
                 let kept = blocking(move || Ok::<_, HostError>(console::kept(&dir)?));
-                Ok(Said::Ended(kept.await?))
+                Ok(ConsoleText::Ended(kept.await?))
             }
         }
     }

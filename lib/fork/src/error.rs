@@ -16,7 +16,7 @@ use forkyard_host::PartsError;
 use forkyard_image::ImageError;
 use forkyard_network::NetworkError;
 use forkyard_pager::PagerError;
-use forkyard_records::StoreError;
+use forkyard_records::RecordsError;
 use forkyard_snapshot::SnapshotError;
 use forkyard_types::{ApiError, ErrorKind, PageCount, ShareId, Unpublish, VmId, VmName, VmState};
 use forkyard_vm::{VmError, engine_kind, link_kind, records_kind};
@@ -178,7 +178,7 @@ pub enum HostError {
     Friendly(#[from] FriendlyError),
     /// The records cannot be used.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] RecordsError),
     /// The pager failed.
     #[error("the pager failed")]
     Pager(#[from] PagerError),

@@ -10,9 +10,9 @@ use crate::{
     substrate::Substrates,
     volumes::{HostVolumes, Links},
 };
-use forkyard_capture::{CaptureError, HostAddr, Pages, Region, count};
+use forkyard_capture::{CaptureError, HostAddr, MemoryRegion, Pages, count};
 use forkyard_events::Broadcast;
-use forkyard_host::{Folders, Held, MakeEngine, Options, Parts, slices_of};
+use forkyard_host::{Folders, MakeEngine, Options, OwnedFolders, Parts, slices_of};
 use forkyard_pager::LinkUse;
 use forkyard_snapshot::Snapshots;
 use forkyard_types::{
@@ -48,7 +48,7 @@ impl Host {
         options: Options,
         engine: MakeEngine,
     ) -> Result<Arc<Self>, HostError> {
-        let held = Held::take(&folders)?;
+        let held = OwnedFolders::take(&folders)?;
         let links = match Links::open(folders.links()) {
             Ok(links) => links,
             Err(error) => {
@@ -223,7 +223,7 @@ impl Host {
     async fn private_pages(&self, machine: &dyn Machine) -> Result<PageCount, HostError> {
         let ram = machine.ram().await?;
         let pid = machine.record().process.pid;
-        let region = Region {
+        let region = MemoryRegion {
             start: HostAddr(ram.hva),
             pages: ram.len.pages(),
         };

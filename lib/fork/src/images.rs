@@ -6,7 +6,7 @@
 
 use crate::{Host, HostError, blocking};
 use forkyard_disk::{Backing, Format, QemuImg};
-use forkyard_guest_image::{Cancel, Dockerfile, EXPORT, Reach, Source};
+use forkyard_guest_image::{Cancel, Dockerfile, EXPORT, FetchReach, Source};
 use forkyard_snapshot::Disk;
 use forkyard_types::{
     ByteCount, ExportFormat, GuestImage, ImageBuildRequest, ImageName, ImagePullRequest,
@@ -84,7 +84,7 @@ impl Host {
         &self,
         name: &str,
         request: ImagePullRequest,
-        reach: Reach,
+        reach: FetchReach,
     ) -> Result<Incoming, HostError> {
         let name: ImageName = name
             .parse()

@@ -57,17 +57,17 @@ mod wall;
 mod warm;
 
 pub use bounds::{BoundReached, Rated};
-pub use console::Said;
+pub use console::ConsoleText;
 pub use error::HostError;
-pub use forkyard_agent_link::{Duplex, Piece, Visitors};
+pub use forkyard_agent_link::{Duplex, StreamPiece, Visitors};
 pub use forkyard_blockd::Counts as VolumeCounts;
-pub use forkyard_guest_image::Reach;
+pub use forkyard_guest_image::FetchReach;
 pub use forkyard_host::{
     Folders, GuestBounds, MakeEngine, Options, PartsError, SettleFirst, UnknownOrder, qemu,
 };
 pub use forkyard_network::Closed;
-pub use forkyard_objects::Address as StoreAddress;
-pub use forkyard_pager::{Got, Link, LinkUse, Push};
+pub use forkyard_objects::StoreAddress;
+pub use forkyard_pager::{CountedLink, Got, LinkUse, Push};
 pub use forkyard_records::FamilyNo;
 pub use forkyard_vm::{
     FilesIn, FilesOut, Following, PortError, PortIn, PortOut, SessionError, Used, VmError,
@@ -78,7 +78,7 @@ pub use images::{Incoming, Outgoing};
 pub use migrate::IncomingVolume;
 pub use quota::QuotaReached;
 pub use remote::{HERE, Neighbours, Peer, Trusted};
-pub use room::{Granted, Lot, Room};
+pub use room::{CloneRoom, Granted, Lot};
 pub use substrate::{Stores, SubstrateError};
 pub use ticket::{Denied, Promise, Share, Tickets, lay_out};
 pub use volumes::SupplyLine;

@@ -46,7 +46,7 @@ pub(crate) use remote_clones::{RemoteClones, late, no_answer, order, untold};
 pub(crate) use sites::Sites;
 pub(crate) use take::{page_run, received, run, unpacked};
 
-use crate::{Granted, Homes, Host, HostError, Lot, Room};
+use crate::{CloneRoom, Granted, Homes, Host, HostError, Lot};
 use forkyard_agent_link::Duplex;
 use forkyard_network::Subnet;
 use forkyard_records::{FamilyNo, FamilyRecord};
@@ -199,14 +199,14 @@ pub trait Neighbours: fmt::Debug + Send + Sync {
         &self,
         vm: VmView,
         lots: Vec<Lot>,
-    ) -> BoxFuture<'_, Result<Option<Box<dyn Room>>, ApiError>>;
+    ) -> BoxFuture<'_, Result<Option<Box<dyn CloneRoom>>, ApiError>>;
 
     /// Finds room on these hosts and no others. Cancel-safe.
     fn room_at(
         &self,
         vm: VmView,
         places: Vec<Granted>,
-    ) -> BoxFuture<'_, Result<Option<Box<dyn Room>>, ApiError>>;
+    ) -> BoxFuture<'_, Result<Option<Box<dyn CloneRoom>>, ApiError>>;
 }
 
 /// The other hosts, and where this one serves them pages.
@@ -259,7 +259,7 @@ impl Host {
             claimed.map_err(HostError::Number)?;
             from = (family.number.0 + 1) % Subnet::FAMILIES;
         }
-        Err(forkyard_records::StoreError::Exhausted {
+        Err(forkyard_records::RecordsError::Exhausted {
             what: "family number",
             limit: Subnet::FAMILIES.into(),
         }

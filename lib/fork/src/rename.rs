@@ -4,7 +4,7 @@
 //! else on the host is named after a VM's name. The guest's host name stays until it boots again.
 
 use crate::{Host, HostError};
-use forkyard_records::StoreError;
+use forkyard_records::RecordsError;
 use forkyard_types::{VmName, VmView};
 use forkyard_vm::{Vm, VmError};
 
@@ -25,7 +25,7 @@ impl Host {
         // Also clones on other hosts, and ids.
         if self.find(name.as_str()).is_ok() {
             let name = name.to_string();
-            return Err(StoreError::NameTaken { name }.into());
+            return Err(RecordsError::NameTaken { name }.into());
         }
         if self.parts.registry().get(vm.id).is_none() {
             let name = vm.name().to_string();

@@ -28,7 +28,7 @@ pub struct Granted {
 }
 
 /// Room for clones: given back when dropped.
-pub trait Room: fmt::Debug + Send + Sync {
+pub trait CloneRoom: fmt::Debug + Send + Sync {
     /// For how many on which hosts; this one first, if it is among them.
     fn places(&self) -> Vec<Granted>;
 
@@ -47,7 +47,7 @@ impl Host {
         &self,
         vm: &Vm,
         lots: Vec<Lot>,
-    ) -> Result<Option<Box<dyn Room>>, HostError> {
+    ) -> Result<Option<Box<dyn CloneRoom>>, HostError> {
         let Some(neighbours) = self.neighbours() else {
             return Ok(None);
         };
@@ -61,7 +61,7 @@ impl Host {
         &self,
         vm: &Vm,
         places: Vec<Granted>,
-    ) -> Result<Option<Box<dyn Room>>, HostError> {
+    ) -> Result<Option<Box<dyn CloneRoom>>, HostError> {
         let Some(neighbours) = self.neighbours() else {
             return Ok(None);
         };

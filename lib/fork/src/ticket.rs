@@ -15,7 +15,7 @@ mod given_back;
 mod kept;
 mod view;
 
-use crate::{Room, quota::Places};
+use crate::{CloneRoom, quota::Places};
 use forkyard_agent_link::CloneEnd;
 use forkyard_types::{
     Member, RequestId, Ticket, TicketChanged, TicketClone, TicketId, TicketKind, VmId,
@@ -92,7 +92,7 @@ pub(crate) struct Grant {
     pub places: Option<Places>,
     /// Room for them in the cluster; not recorded, but asked for again.
     #[serde(skip)]
-    pub room: Option<Box<dyn Room>>,
+    pub room: Option<Box<dyn CloneRoom>>,
 }
 
 /// Decision about a VM that asks for the clones it was granted.

@@ -16,4 +16,4 @@ mod steady;
 pub use integrate::{FluidError, Trajectory, adapt, admit};
 pub use model::{Model, ModelError};
 pub use plot::{PlotError, plot};
-pub use steady::{Regime, Root, Roots, Steady, paper_roots, steady};
+pub use steady::{CharacteristicRoot, Regime, Roots, Steady, paper_roots, steady};

@@ -5,7 +5,7 @@ use serde::Serialize;
 
 /// A root of a characteristic equation.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub struct Root {
+pub struct CharacteristicRoot {
     /// Real part, per unit of time: below 0, what is off dies away.
     pub re: f64,
     /// Imaginary part.
@@ -13,7 +13,7 @@ pub struct Root {
 }
 
 /// Both roots of a quadratic one.
-pub type Roots = [Root; 2];
+pub type Roots = [CharacteristicRoot; 2];
 
 /// Way in which a system comes to rest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -103,12 +103,15 @@ fn quadratic(b: f64, c: f64) -> Roots {
     let square = b * b - 4.0 * c;
     if square < 0.0 {
         let (re, im) = (-b / 2.0, (-square).sqrt() / 2.0);
-        return [Root { re, im }, Root { re, im: -im }];
+        return [
+            CharacteristicRoot { re, im },
+            CharacteristicRoot { re, im: -im },
+        ];
     }
     // The root that does not lose digits first; their product is c.
     let far = -(b + b.signum() * square.sqrt()) / 2.0;
     let near = if far == 0.0 { 0.0 } else { c / far };
-    [near, far].map(|re| Root { re, im: 0.0 })
+    [near, far].map(|re| CharacteristicRoot { re, im: 0.0 })
 }
 
 /// Finds where a function that grows, from below 0 at 0, crosses it.
@@ -225,7 +228,7 @@ mod tests {
 
         #[test]
         fn roots_solve_their_equation(b in -10.0..10.0f64, c in -10.0..10.0f64) {
-            for Root { re, im } in quadratic(b, c) {
+            for CharacteristicRoot { re, im } in quadratic(b, c) {
                 let real = re * re - im * im + b * re + c;
                 let imaginary = 2.0 * re * im + b * im;
                 prop_assert!(real.abs() < 1e-9 && imaginary.abs() < 1e-9);

@@ -1,11 +1,11 @@
 //! Admission of processes that begin.
 
-use crate::Doing;
+use crate::ThreadState;
 use std::collections::BTreeMap;
 
 /// Decision on a process that begins.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entry {
+pub enum AdmissionDecision {
     /// The process runs.
     Goes,
     /// The process is stopped until its turn comes.
@@ -53,15 +53,19 @@ impl<Id> Default for Admission<Id> {
 impl<Id: Copy + Ord> Admission<Id> {
     /// A look: how many may run and how many do, and what each thread that is there
     /// does, by its process.
-    pub fn look(&mut self, (may, run): (u32, u32), there: impl IntoIterator<Item = (Id, Doing)>) {
+    pub fn look(
+        &mut self,
+        (may, run): (u32, u32),
+        there: impl IntoIterator<Item = (Id, ThreadState)>,
+    ) {
         self.open();
         self.room = Some(i64::from(may) - i64::from(run));
         for (id, doing) in there {
             let known = self.known.entry(id).or_default();
             match doing {
-                Doing::Runs => known.runs = true,
-                Doing::Sleeps => {}
-                Doing::StandsStill => {
+                ThreadState::Runs => known.runs = true,
+                ThreadState::Sleeps => {}
+                ThreadState::StandsStill => {
                     known.wait += 1;
                     self.wait += 1;
                 }
@@ -107,7 +111,7 @@ impl<Id: Copy + Ord> Admission<Id> {
     }
 
     /// One begins.
-    pub fn begins(&mut self, id: Id) -> Entry {
+    pub fn begins(&mut self, id: Id) -> AdmissionDecision {
         let goes = self.lets_in(id);
         if let (false, Some(room)) = (self.known.contains_key(&id), &mut self.room) {
             let (runs, wait) = if goes { (true, 0) } else { (false, 1) };
@@ -115,7 +119,11 @@ impl<Id: Copy + Ord> Admission<Id> {
             *room -= i64::from(runs);
             self.wait += wait;
         }
-        if goes { Entry::Goes } else { Entry::Waits }
+        if goes {
+            AdmissionDecision::Goes
+        } else {
+            AdmissionDecision::Waits
+        }
     }
 
     /// One has ended, whatever it did. Tells whether one that waits may now be let go.
@@ -140,9 +148,9 @@ mod tests {
         let mut admission = Admission::default();
         let doing = |ids: &[u32], doing| ids.iter().map(|&id| (id, doing)).collect::<Vec<_>>();
         let there = [
-            doing(run, Doing::Runs),
-            doing(sleep, Doing::Sleeps),
-            doing(still, Doing::StandsStill),
+            doing(run, ThreadState::Runs),
+            doing(sleep, ThreadState::Sleeps),
+            doing(still, ThreadState::StandsStill),
         ];
         admission.look((room, 0), there.concat());
         admission
@@ -151,11 +159,11 @@ mod tests {
     #[test]
     fn before_the_first_look_and_once_opened_all_go() {
         let mut admission = Admission::default();
-        assert!((0..100).all(|id| admission.begins(id) == Entry::Goes));
+        assert!((0..100).all(|id| admission.begins(id) == AdmissionDecision::Goes));
         let mut admission = looked(0, &[], &[], &[50]);
-        assert_eq!(admission.begins(1), Entry::Waits);
+        assert_eq!(admission.begins(1), AdmissionDecision::Waits);
         admission.open();
-        assert_eq!(admission.begins(2), Entry::Goes);
+        assert_eq!(admission.begins(2), AdmissionDecision::Goes);
     }
 
     #[test]
@@ -164,7 +172,12 @@ mod tests {
         let entries = [10, 11, 12, 13].map(|id| admission.begins(id));
         assert_eq!(
             entries,
-            [Entry::Goes, Entry::Goes, Entry::Goes, Entry::Waits]
+            [
+                AdmissionDecision::Goes,
+                AdmissionDecision::Goes,
+                AdmissionDecision::Goes,
+                AdmissionDecision::Waits
+            ]
         );
     }
 
@@ -173,7 +186,11 @@ mod tests {
         let mut admission = looked(0, &[1], &[2], &[50]);
         assert_eq!(
             [1, 2, 3].map(|id| admission.begins(id)),
-            [Entry::Goes, Entry::Goes, Entry::Waits]
+            [
+                AdmissionDecision::Goes,
+                AdmissionDecision::Goes,
+                AdmissionDecision::Waits
+            ]
         );
     }
 
@@ -181,36 +198,45 @@ mod tests {
     fn who_ends_makes_room_once_and_nobody_overtakes_who_waits() {
         let mut admission = looked(0, &[1, 2], &[3], &[]);
         assert!(!admission.ends(1), "nobody waits");
-        assert_eq!(admission.begins(10), Entry::Goes);
-        assert_eq!(admission.begins(11), Entry::Waits);
+        assert_eq!(admission.begins(10), AdmissionDecision::Goes);
+        assert_eq!(admission.begins(11), AdmissionDecision::Waits);
         assert!(!admission.ends(3), "it slept");
         assert!(!admission.ends(99), "it is nobody");
         assert!(admission.ends(10));
         assert!(!admission.ends(10));
-        assert_eq!(admission.begins(12), Entry::Waits);
+        assert_eq!(admission.begins(12), AdmissionDecision::Waits);
     }
 
     #[test]
     fn room_is_for_those_who_wait_and_who_begins_once_they_go_does_not() {
         let mut admission = looked(0, &[1, 2], &[], &[]);
-        assert_eq!([10, 11].map(|id| admission.begins(id)), [Entry::Waits; 2]);
+        assert_eq!(
+            [10, 11].map(|id| admission.begins(id)),
+            [AdmissionDecision::Waits; 2]
+        );
         assert_eq!(admission.room(), 0);
         assert!(admission.ends(1));
         assert_eq!(admission.room(), 1);
         admission.go([10]);
-        assert_eq!((admission.room(), admission.begins(12)), (0, Entry::Waits));
+        assert_eq!(
+            (admission.room(), admission.begins(12)),
+            (0, AdmissionDecision::Waits)
+        );
         assert!(admission.ends(2) && admission.ends(10));
         admission.go([11, 12]);
         assert!(!admission.anybody_waits() && !admission.lets_in(13));
         assert!(!admission.ends(11));
-        assert_eq!(admission.begins(13), Entry::Goes);
+        assert_eq!(admission.begins(13), AdmissionDecision::Goes);
     }
 
     #[test]
     fn of_more_than_may_run_some_have_to_end_before_anybody_goes() {
         let mut admission = Admission::default();
-        let run = [1, 2, 3, 4].map(|id| (id, Doing::Runs));
-        admission.look((2, 4), run.into_iter().chain([(5, Doing::StandsStill)]));
+        let run = [1, 2, 3, 4].map(|id| (id, ThreadState::Runs));
+        admission.look(
+            (2, 4),
+            run.into_iter().chain([(5, ThreadState::StandsStill)]),
+        );
         let room = [1, 2, 3].map(|id| {
             admission.ends(id);
             admission.room()
@@ -222,12 +248,12 @@ mod tests {
     #[test]
     fn who_ends_while_it_waits_uses_up_no_room() {
         let mut admission = looked(0, &[1], &[], &[20, 20, 21]);
-        assert_eq!(admission.begins(10), Entry::Waits);
+        assert_eq!(admission.begins(10), AdmissionDecision::Waits);
         assert!(!admission.ends(20), "it did not run");
         assert!(admission.ends(1));
         assert!(!admission.ends(21) && !admission.ends(10));
         assert!(!admission.anybody_waits());
-        assert_eq!(admission.begins(11), Entry::Goes);
+        assert_eq!(admission.begins(11), AdmissionDecision::Goes);
         let mut admission = looked(2, &[], &[], &[20, 20]);
         admission.go([20]);
         assert_eq!(admission.room(), 1);
@@ -244,11 +270,11 @@ mod tests {
             let mut waiting = std::collections::VecDeque::new();
             let most = room as usize + run.len();
             let mut admission = Admission::default();
-            admission.look((room, 0), run.into_iter().map(|id| (id, Doing::Runs)));
+            admission.look((room, 0), run.into_iter().map(|id| (id, ThreadState::Runs)));
             for (what, id) in steps {
                 match what {
                     0 if waiting.contains(&id) => {}
-                    0 if admission.begins(id) == Entry::Goes => {
+                    0 if admission.begins(id) == AdmissionDecision::Goes => {
                         running.insert(id);
                     }
                     0 => waiting.push_back(id),

@@ -8,7 +8,7 @@
 //! ```
 
 use crate::{
-    Below, Config, Congestion, Law, Sense, Senses,
+    Below, Config, Congestion, DemandLaw, Sense, Senses,
     config::whole,
     trial::{Trial, Verdict},
 };
@@ -16,7 +16,7 @@ use std::time::Duration;
 
 /// Limit of demand.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum State {
+pub enum DemandState {
     /// So many threads, in fractions of one.
     Threads(f64),
     /// One thread, which sleeps for the inverse of so many hertz in each period.
@@ -25,7 +25,7 @@ pub enum State {
 
 /// Permission of the guest for the next period.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Order {
+pub struct PeriodOrder {
     /// Number of threads that may run; one or more.
     pub threads: u32,
     /// Time all sleep for every period that they run.
@@ -38,9 +38,9 @@ pub struct Order {
 #[derive(Debug)]
 pub struct Controller {
     config: Config,
-    threads: Box<dyn Law>,
-    rate: Box<dyn Law>,
-    state: State,
+    threads: Box<dyn DemandLaw>,
+    rate: Box<dyn DemandLaw>,
+    state: DemandState,
     /// So many threads get as much done as more do. A guest of one CPU does not know how
     /// many: of its threads some wait for memory.
     enough: f64,
@@ -72,7 +72,7 @@ impl Controller {
             active: 0.0,
             threads: config.threads.law.build(),
             rate: config.rate.law.build(),
-            state: State::Threads(f64::from(start)),
+            state: DemandState::Threads(f64::from(start)),
             config: config.clone(),
         }
     }
@@ -87,8 +87,10 @@ impl Controller {
         }
         self.config = config.clone();
         self.state = match self.state {
-            State::Threads(n) => State::Threads(n.min(f64::from(config.threads.most))),
-            State::Rate(f) => State::Rate(f.clamp(config.rate.floor_hz, config.rate.ceiling_hz)),
+            DemandState::Threads(n) => DemandState::Threads(n.min(f64::from(config.threads.most))),
+            DemandState::Rate(f) => {
+                DemandState::Rate(f.clamp(config.rate.floor_hz, config.rate.ceiling_hz))
+            }
         };
     }
 
@@ -98,7 +100,7 @@ impl Controller {
     /// that it falls: else a guest that was idle for an hour would be allowed
     /// thousands of threads, and no decrease would be felt. Congestion while none
     /// wanted to run is no doing of this guest: nothing changes.
-    pub fn step(&mut self, senses: impl Into<Senses>, active: u32) -> Order {
+    pub fn step(&mut self, senses: impl Into<Senses>, active: u32) -> PeriodOrder {
         let Senses { sense, at_one } = senses.into();
         let now = f64::from(active);
         let used = now.max(std::mem::replace(&mut self.active, now));
@@ -106,40 +108,40 @@ impl Controller {
             return self.order();
         }
         let sense = match self.state {
-            State::Threads(n) if n > FLOOR || sense.congestion == Congestion::No => sense,
+            DemandState::Threads(n) if n > FLOOR || sense.congestion == Congestion::No => sense,
             // It is not its doing.
-            State::Threads(_) if at_one.congestion == Congestion::No => return self.order(),
-            State::Threads(_) | State::Rate(_) => at_one,
+            DemandState::Threads(_) if at_one.congestion == Congestion::No => return self.order(),
+            DemandState::Threads(_) | DemandState::Rate(_) => at_one,
         };
         let verdict = match self.state {
-            State::Threads(n) if n > FLOOR => Verdict::Less,
-            State::Threads(_) | State::Rate(_) => self.trial.step(sense),
+            DemandState::Threads(n) if n > FLOOR => Verdict::Less,
+            DemandState::Threads(_) | DemandState::Rate(_) => self.trial.step(sense),
         };
         self.state = match self.state {
-            State::Threads(n) if n > FLOOR || sense.congestion == Congestion::No => {
-                State::Threads(self.by_threads(n, sense, used))
+            DemandState::Threads(n) if n > FLOOR || sense.congestion == Congestion::No => {
+                DemandState::Threads(self.by_threads(n, sense, used))
             }
             _ if verdict == Verdict::Enough && self.config.threads.below == Below::IfItHelps => {
-                State::Threads(FLOOR)
+                DemandState::Threads(FLOOR)
             }
-            State::Threads(n) => self.below(n, sense, used),
-            State::Rate(f) => self.by_rate(f, sense),
+            DemandState::Threads(n) => self.below(n, sense, used),
+            DemandState::Rate(f) => self.by_rate(f, sense),
         };
         self.order()
     }
 
     /// Returns the permission that holds now.
-    pub fn order(&self) -> Order {
+    pub fn order(&self) -> PeriodOrder {
         match self.state {
-            State::Threads(n) => Order {
+            DemandState::Threads(n) => PeriodOrder {
                 threads: whole(n).max(1),
                 sleep: None,
                 duty: 1.0,
             },
-            State::Rate(f) => {
+            DemandState::Rate(f) => {
                 let sleep = 1.0 / f;
                 let period = self.config.monitor.period_s;
-                Order {
+                PeriodOrder {
                     threads: 1,
                     sleep: Some(Duration::from_secs_f64(sleep)),
                     duty: period / (period + sleep),
@@ -149,7 +151,7 @@ impl Controller {
     }
 
     /// Returns the limit of demand.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> DemandState {
         self.state
     }
 
@@ -174,21 +176,21 @@ impl Controller {
     }
 
     /// With one, and congestion.
-    fn below(&mut self, n: f64, sense: Sense, used: f64) -> State {
+    fn below(&mut self, n: f64, sense: Sense, used: f64) -> DemandState {
         let base = n.min(used.max(FLOOR));
         match self.threads.next(base, sense) {
-            next if next >= base => State::Threads(n),
+            next if next >= base => DemandState::Threads(n),
             _ => self.by_rate(self.config.rate.ceiling_hz, sense),
         }
     }
 
-    fn by_rate(&mut self, f: f64, sense: Sense) -> State {
+    fn by_rate(&mut self, f: f64, sense: Sense) -> DemandState {
         let rate = &self.config.rate;
         let next = self.rate.next(f, sense);
         if sense.congestion == Congestion::No && next > rate.ceiling_hz {
-            return State::Threads(1.0);
+            return DemandState::Threads(1.0);
         }
-        State::Rate(next.clamp(rate.floor_hz, rate.ceiling_hz))
+        DemandState::Rate(next.clamp(rate.floor_hz, rate.ceiling_hz))
     }
 }
 
@@ -252,7 +254,7 @@ mod tests {
         }
         // From 0.02 Hz to 1 Hz by 0.1 Hz.
         assert_eq!(periods, 10);
-        assert_eq!(controller.state(), State::Threads(1.0));
+        assert_eq!(controller.state(), DemandState::Threads(1.0));
         assert_eq!(controller.step(CALM, MANY).threads, 2);
     }
 
@@ -302,7 +304,7 @@ mod tests {
     fn congestion_that_yielding_does_not_end_leaves_one_thread() {
         for cpus in [1, 4] {
             let mut controller = Controller::new(&Config::default(), cpus);
-            let full = |order: Order| order.sleep.is_none();
+            let full = |order: PeriodOrder| order.sleep.is_none();
             let orders = (0..1_000).map(|_| controller.step(BUSY, MANY));
             let had = orders.filter(|order| full(*order)).count();
             assert!(had > 930, "{cpus}: {had}");
@@ -327,7 +329,7 @@ mod tests {
             assert!(order.sleep.is_none(), "{order:?}");
         }
         assert_eq!(order.threads, 1);
-        assert_eq!(controller.state(), State::Threads(1.0));
+        assert_eq!(controller.state(), DemandState::Threads(1.0));
         for _ in 0..40 {
             order = controller.step(CALM, MANY);
         }

@@ -46,7 +46,7 @@ impl From<Sense> for Senses {
 
 /// Law by which demand follows from the monitor's conclusions. Unbounded: the
 /// caller keeps what comes of it in range.
-pub trait Law: std::fmt::Debug + Send {
+pub trait DemandLaw: std::fmt::Debug + Send {
     /// Returns the name, as configurations have it.
     fn name(&self) -> &'static str;
 
@@ -56,7 +56,7 @@ pub trait Law: std::fmt::Debug + Send {
 
 impl LawConfig {
     /// The law that was described.
-    pub fn build(&self) -> Box<dyn Law> {
+    pub fn build(&self) -> Box<dyn DemandLaw> {
         match *self {
             Self::Aimd { add, divide } => Box::new(Aimd { add, divide }),
             Self::Binomial { add, cut, k, l } => Box::new(Binomial { add, cut, k, l }),
@@ -103,7 +103,7 @@ struct Aimd {
     divide: f64,
 }
 
-impl Law for Aimd {
+impl DemandLaw for Aimd {
     fn name(&self) -> &'static str {
         "aimd"
     }
@@ -147,7 +147,7 @@ impl Careful {
     }
 }
 
-impl Law for Careful {
+impl DemandLaw for Careful {
     fn name(&self) -> &'static str {
         "careful"
     }
@@ -203,7 +203,7 @@ impl Steady {
     }
 }
 
-impl Law for Steady {
+impl DemandLaw for Steady {
     fn name(&self) -> &'static str {
         "steady"
     }
@@ -239,7 +239,7 @@ struct Binomial {
     l: f64,
 }
 
-impl Law for Binomial {
+impl DemandLaw for Binomial {
     fn name(&self) -> &'static str {
         "binomial"
     }
@@ -265,7 +265,7 @@ struct Pi {
     last: Option<f64>,
 }
 
-impl Law for Pi {
+impl DemandLaw for Pi {
     fn name(&self) -> &'static str {
         "pi"
     }
@@ -292,7 +292,7 @@ struct Quick {
     step: f64,
 }
 
-impl Law for Quick {
+impl DemandLaw for Quick {
     fn name(&self) -> &'static str {
         "quick"
     }
@@ -370,7 +370,7 @@ mod tests {
     #[test]
     fn steady_waits_for_what_it_did_and_goes_on_slowly_from_there() {
         let mut law = LawConfig::STEADY.build();
-        let went = |law: &mut Box<dyn Law>, from: f64, senses: &[Sense]| {
+        let went = |law: &mut Box<dyn DemandLaw>, from: f64, senses: &[Sense]| {
             let mut demand = from;
             let next = senses.iter().map(|sense| {
                 demand = law.next(demand, *sense);

@@ -13,7 +13,7 @@ pub struct Leads {
     episode: Option<Episode>,
     /// Those raised in the period before.
     up: Vec<Signal>,
-    tallies: BTreeMap<Signal, Tally>,
+    tallies: BTreeMap<Signal, SignalRecord>,
 }
 
 /// One that is under way.
@@ -32,7 +32,7 @@ const CALM: u32 = 12;
 
 /// Record of one signal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Tally {
+pub struct SignalRecord {
     /// Episodes it was the first in, or among the first.
     pub first: u32,
     /// Episodes it was raised in, but after others.
@@ -82,7 +82,7 @@ impl Leads {
     }
 
     /// Returns the record of each signal that was ever raised.
-    pub fn tallies(&self) -> &BTreeMap<Signal, Tally> {
+    pub fn tallies(&self) -> &BTreeMap<Signal, SignalRecord> {
         &self.tallies
     }
 
@@ -132,7 +132,7 @@ mod tests {
         }
         assert_eq!(leads.leader(), Some(MemoryPressure));
         let vct = leads.tallies()[&Vct];
-        let wanted = Tally {
+        let wanted = SignalRecord {
             first: 1,
             followed: 1,
             behind: 2,

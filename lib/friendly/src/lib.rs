@@ -2,14 +2,14 @@
 //! none thrashes: "Friendly Virtual Machines" (Zhang and others, 2004).
 //!
 //! ```text
-//! ticks, pressure, steal --> Monitor --Sense--> Controller --Order--> caller
-//!                             |                   = Law, twice          enforces
+//! ticks, pressure, steal --> Monitor --Sense--> Controller --PeriodOrder--> caller
+//!                             |                   = DemandLaw, twice          enforces
 //!                             +-- Leads: which signal comes first
 //! Pace: how many ticks to sleep through at once
 //! Spacing: when to look at the members
-//! members of a group, Order --> Chooser --> threads to stop
-//! processes, Order -----------> Admission --> those that wait to begin
-//!                                Makers ------> and which of those that make them waits, too
+//! members of a group, PeriodOrder --> Chooser --> threads to stop
+//! processes, PeriodOrder -----------> Admission --> those that wait to begin
+//!                                      Makers ------> and which of those that make them waits, too
 //! ```
 //!
 //! Opens no file, reads no clock, stops no thread: the caller passes what it saw
@@ -33,22 +33,22 @@ mod spacing;
 mod trial;
 mod wants;
 
-pub use admission::{Admission, Entry};
+pub use admission::{Admission, AdmissionDecision};
 pub use chooser::Chooser;
 pub use config::{
     Average, Below, Config, ConfigError, Count, LawConfig, Least, MonitorConfig, New, RateConfig,
     RateMeans, ThreadsConfig, Unit,
 };
-pub use controller::{Controller, Order, State};
+pub use controller::{Controller, DemandState, PeriodOrder};
 pub use fairness::{fairness_index, jain_index};
-pub use law::{Congestion, Law, Sense, Senses};
-pub use leads::{Leads, Tally};
+pub use law::{Congestion, DemandLaw, Sense, Senses};
+pub use leads::{Leads, SignalRecord};
 pub use makers::Makers;
-pub use monitor::{Measured, Monitor, Report};
+pub use monitor::{Measured, Monitor, PeriodReport};
 pub use pace::Pace;
-pub use police::{Finding, Police, PoliceConfig, Sample, Use};
-pub use pulse::{Pulse, Turn};
-pub use sharers::{Host, Round, Sharers};
+pub use police::{CpuUse, Finding, Police, PoliceConfig, UseSample};
+pub use pulse::{Pulse, PulseStep};
+pub use sharers::{HostModel, PeriodRecord, Sharers};
 pub use signal::{Counters, CpuTimes, Readings, Signal};
 pub use spacing::{Spacing, turns};
-pub use wants::{Doing, Seen, Wants};
+pub use wants::{Seen, ThreadState, Wants};

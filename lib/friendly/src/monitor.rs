@@ -75,7 +75,7 @@ impl Measured {
 
 /// One period.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Report {
+pub struct PeriodReport {
     /// The average VCT, as it was; none before the first tick. What counts of it as
     /// slowdown is among the signals.
     pub average: Option<Duration>,
@@ -144,7 +144,7 @@ impl Monitor {
     }
 
     /// Ends a period. One without ticks tells nothing of the virtual clock.
-    pub fn close(&mut self, readings: Readings) -> Report {
+    pub fn close(&mut self, readings: Readings) -> PeriodReport {
         let ticks = std::mem::take(&mut self.ticks);
         let sum = std::mem::take(&mut self.sum);
         if self.config.average == Average::Periods && ticks > 0 {
@@ -192,7 +192,7 @@ impl Monitor {
             }));
         }
         self.leads.period(&signals);
-        Report {
+        PeriodReport {
             average: self.average.map(|one| Duration::from_secs_f64(one.all)),
             least: least.map(Duration::from_secs_f64),
             ticks,
@@ -253,7 +253,7 @@ impl Monitor {
     }
 }
 
-impl Report {
+impl PeriodReport {
     /// Returns the value of the signal, if it was measured.
     pub fn value(&self, signal: Signal) -> Option<f64> {
         let found = self.signals.iter().find(|one| one.signal == signal);

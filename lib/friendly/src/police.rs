@@ -53,11 +53,11 @@ impl Default for PoliceConfig {
 }
 
 /// Use of each guest that the host saw at one time.
-pub type Sample<Guest> = BTreeMap<Guest, Use>;
+pub type UseSample<Guest> = BTreeMap<Guest, CpuUse>;
 
 /// Use of a guest, in CPUs.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Use {
+pub struct CpuUse {
     /// Time it has had.
     pub used: f64,
     /// Time it has had, and time it waited for besides.
@@ -66,7 +66,7 @@ pub struct Use {
     pub weight: f64,
 }
 
-impl Use {
+impl CpuUse {
     fn waited(&self) -> f64 {
         (self.wanted - self.used).max(0.0)
     }
@@ -93,7 +93,7 @@ pub struct Finding<Guest> {
 /// One guest's trial.
 #[derive(Clone, Debug, PartialEq)]
 struct Trial {
-    before: Use,
+    before: CpuUse,
     least: f64,
     samples: u32,
     /// Sums over the samples: what was used, and the fair shares.
@@ -103,9 +103,9 @@ struct Trial {
 
 /// The level up to which all may have what they want, times their weights, so that it
 /// comes to what they have used together: max-min fairness.
-fn level(guests: impl Iterator<Item = Use> + Clone) -> f64 {
+fn level(guests: impl Iterator<Item = CpuUse> + Clone) -> f64 {
     let mut left: f64 = guests.clone().map(|one| one.used).sum();
-    let weight = |one: &Use| one.weight.max(f64::MIN_POSITIVE);
+    let weight = |one: &CpuUse| one.weight.max(f64::MIN_POSITIVE);
     let mut wishes: Vec<(f64, f64)> = guests
         .map(|one| (one.wanted / weight(&one), weight(&one)))
         .collect();
@@ -128,11 +128,11 @@ struct Known {
     trial: Option<Trial>,
     missed: u32,
     /// Last uses: a single sample may catch it between two turns.
-    recent: VecDeque<Use>,
+    recent: VecDeque<CpuUse>,
 }
 
 impl Known {
-    fn saw(&mut self, usage: Use) {
+    fn saw(&mut self, usage: CpuUse) {
         const RECENT: usize = 3;
         self.recent.push_back(usage);
         if self.recent.len() > RECENT {
@@ -140,12 +140,12 @@ impl Known {
         }
     }
 
-    fn usual(&self) -> Use {
-        let mean = |part: fn(&Use) -> f64| {
+    fn usual(&self) -> CpuUse {
+        let mean = |part: fn(&CpuUse) -> f64| {
             let sum: f64 = self.recent.iter().map(part).sum();
             sum / self.recent.len().max(1) as f64
         };
-        Use {
+        CpuUse {
             used: mean(|one| one.used),
             wanted: mean(|one| one.wanted),
             weight: mean(|one| one.weight),
@@ -170,14 +170,14 @@ impl<Guest: Clone + Ord> Police<Guest> {
     }
 
     /// Takes a sample; returns the guests named by it, once for every `strikes` misses.
-    pub fn sample(&mut self, sample: &Sample<Guest>) -> Vec<Finding<Guest>> {
+    pub fn sample(&mut self, sample: &UseSample<Guest>) -> Vec<Finding<Guest>> {
         self.guests.retain(|guest, _| sample.contains_key(guest));
         for (guest, &usage) in sample {
             self.guests.entry(guest.clone()).or_default().saw(usage);
         }
         let level = level(self.guests.values().map(Known::usual));
-        let sum = |part: fn(&Use) -> f64| sample.values().map(part).sum::<f64>();
-        let (waited, wanted) = (sum(Use::waited), sum(|one| one.wanted));
+        let sum = |part: fn(&CpuUse) -> f64| sample.values().map(part).sum::<f64>();
+        let (waited, wanted) = (sum(CpuUse::waited), sum(|one| one.wanted));
         let config = self.config;
         let mut found = Vec::new();
         for (guest, known) in &mut self.guests {

@@ -2,7 +2,7 @@
 
 /// Action in a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum PulseStep {
     /// Run.
     Run,
     /// Stand still.
@@ -18,14 +18,14 @@ pub struct Pulse {
 
 impl Pulse {
     /// The next step, if `duty` of the time, from 0 to 1, is for running.
-    pub fn next(&mut self, duty: f64) -> Turn {
+    pub fn next(&mut self, duty: f64) -> PulseStep {
         self.owed += 1.0 - duty.clamp(0.0, 1.0);
         // Sums of fractions fall a little short of whole numbers.
         if self.owed < 1.0 - 1e-9 {
-            return Turn::Run;
+            return PulseStep::Run;
         }
         self.owed -= 1.0;
-        Turn::Sleep
+        PulseStep::Sleep
     }
 }
 
@@ -40,7 +40,7 @@ mod tests {
             let mut pulse = Pulse::default();
             let mut ran = 0.0;
             for n in 1..=steps {
-                if pulse.next(duty) == Turn::Run {
+                if pulse.next(duty) == PulseStep::Run {
                     ran += 1.0;
                 }
                 let wanted = duty * f64::from(n);

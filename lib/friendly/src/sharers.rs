@@ -1,13 +1,13 @@
 //! Guests that share a host, simulated: each senses for itself and decides for
 //! itself, with the monitor and the controller that run in real guests.
 
-use crate::{Config, Congestion, Controller, Monitor, Readings, State};
+use crate::{Config, Congestion, Controller, DemandState, Monitor, Readings};
 use fastrand::Rng;
 use std::time::Duration;
 
 /// Model of the host that they share.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Host {
+pub struct HostModel {
     /// Threads, of all guests, with which the virtual clocks run at a third of
     /// their speed or less, by what counts as lateness.
     pub capacity: f64,
@@ -24,7 +24,7 @@ pub struct Host {
 /// The guests and their host.
 #[derive(Debug)]
 pub struct Sharers {
-    host: Host,
+    host: HostModel,
     tick: Duration,
     /// Lateness of a tick above which it counts.
     slack: Duration,
@@ -34,7 +34,7 @@ pub struct Sharers {
 
 /// Record of one period.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Round {
+pub struct PeriodRecord {
     /// Demand of each: threads, a part of one for those that sleep.
     pub demand: Vec<f64>,
     /// Factor by which the virtual clocks ran slower than on an empty host.
@@ -49,7 +49,7 @@ const TICKS: u32 = 24;
 impl Sharers {
     /// One guest for each of `starts`, which is the threads it has at first. All
     /// have work for any number of threads. Chance is the same for the same seed.
-    pub fn new(config: &Config, starts: &[u32], host: Host, seed: u64) -> Self {
+    pub fn new(config: &Config, starts: &[u32], host: HostModel, seed: u64) -> Self {
         let guest = |&start: &u32| {
             let mut config = config.clone();
             config.threads.start = start.clamp(1, config.threads.most);
@@ -70,14 +70,14 @@ impl Sharers {
     /// Returns the present demand of each.
     pub fn demand(&self) -> Vec<f64> {
         let of = |(_, controller): &(Monitor, Controller)| match controller.state() {
-            State::Threads(n) => n,
-            State::Rate(_) => controller.order().duty,
+            DemandState::Threads(n) => n,
+            DemandState::Rate(_) => controller.order().duty,
         };
         self.guests.iter().map(of).collect()
     }
 
     /// Lives through a period.
-    pub fn period(&mut self) -> Round {
+    pub fn period(&mut self) -> PeriodRecord {
         let demand = self.demand();
         let load = demand.iter().sum::<f64>() / self.host.capacity;
         let slowdown = 1.0 + 2.0 * load.powf(self.host.steepness);
@@ -97,7 +97,7 @@ impl Sharers {
             congested += u32::from(sense.congestion == Congestion::Yes);
             controller.step(sense, u32::MAX);
         }
-        Round {
+        PeriodRecord {
             demand,
             slowdown,
             congested,
@@ -125,13 +125,13 @@ mod tests {
     }
 
     /// A host on which slowdown comes as suddenly as when memory runs out.
-    const SUDDEN: Host = Host {
+    const SUDDEN: HostModel = HostModel {
         capacity: 100.0,
         steepness: 8.0,
         noise: 0.0,
         busy: false,
     };
-    const NOISY: Host = Host {
+    const NOISY: HostModel = HostModel {
         noise: 0.05,
         ..SUDDEN
     };
@@ -144,12 +144,12 @@ mod tests {
         all.filter(|law| !matches!(law, LawConfig::Pi { .. }))
     }
 
-    fn run(law: LawConfig, starts: &[u32], host: Host, threshold: f64, seed: u64) -> Outcome {
+    fn run(law: LawConfig, starts: &[u32], host: HostModel, threshold: f64, seed: u64) -> Outcome {
         let mut config = Config::default();
         config.threads.law = law;
         config.monitor.threshold = threshold;
         let mut sharers = Sharers::new(&config, starts, host, seed);
-        let rounds: Vec<Round> = (0..PERIODS).map(|_| sharers.period()).collect();
+        let rounds: Vec<PeriodRecord> = (0..PERIODS).map(|_| sharers.period()).collect();
         let fair = |demand: &[f64]| jain_index(demand).unwrap_or(0.0);
         let unfair = rounds.iter().rposition(|round| fair(&round.demand) < 0.99);
         let last = &rounds[PERIODS - LAST..];
@@ -200,7 +200,7 @@ mod tests {
             .flat_map(|one| STARTS.map(|starts| (one, starts)))
         {
             for (seed, busy) in (0..5).flat_map(|seed| [(seed, false), (seed, true)]) {
-                let host = Host {
+                let host = HostModel {
                     steepness,
                     busy,
                     ..NOISY

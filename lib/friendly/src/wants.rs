@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// State of a thread, as it is seen at a look.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Doing {
+pub enum ThreadState {
     /// The thread runs, or would.
     Runs,
     /// The thread was stopped.
@@ -51,7 +51,7 @@ impl<Id> Default for Wants<Id> {
 impl<Id: Copy + Ord> Wants<Id> {
     /// Looks. One may be seen several times, as a process with several threads is.
     /// One that is not seen is forgotten.
-    pub fn look(&mut self, seen: impl IntoIterator<Item = (Id, Doing)>) -> Seen<Id> {
+    pub fn look(&mut self, seen: impl IntoIterator<Item = (Id, ThreadState)>) -> Seen<Id> {
         let before = std::mem::take(&mut self.before);
         let known = std::mem::take(&mut self.known);
         let mut wants = BTreeSet::new();
@@ -60,9 +60,9 @@ impl<Id: Copy + Ord> Wants<Id> {
                 self.known.entry(id).or_insert(*periods);
             }
             match doing {
-                Doing::Sleeps => continue,
-                Doing::Runs if !before.contains(&id) && !known.contains_key(&id) => {}
-                Doing::Runs | Doing::StandsStill => {
+                ThreadState::Sleeps => continue,
+                ThreadState::Runs if !before.contains(&id) && !known.contains_key(&id) => {}
+                ThreadState::Runs | ThreadState::StandsStill => {
                     wants.insert(id);
                     self.known.insert(id, 0);
                 }
@@ -87,7 +87,7 @@ impl<Id: Copy + Ord> Wants<Id> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use Doing::{Runs, Sleeps, StandsStill};
+    use ThreadState::{Runs, Sleeps, StandsStill};
 
     #[test]
     fn only_who_runs_at_two_looks_on_end_wants_to() {

@@ -1,12 +1,12 @@
 //! Choice of the target that a new connection or request goes to.
 
-use crate::{Health, Standing};
+use crate::{Health, VmStanding};
 
 /// A target, as it is now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// By its hosts' answers.
-    pub standing: Standing,
+    pub standing: VmStanding,
     /// By its own.
     pub health: Health,
     /// Connections and requests that it has.
@@ -36,12 +36,13 @@ pub enum NoTarget {
 /// Chooses the target with least to do among those that answer, the first if there are several. If
 /// there is none, the reason that is soonest over counts.
 pub fn choose(candidates: &[Candidate]) -> Result<usize, NoTarget> {
-    let there = { candidates.iter().enumerate() }.filter(|(_, it)| it.standing == Standing::There);
+    let there =
+        { candidates.iter().enumerate() }.filter(|(_, it)| it.standing == VmStanding::There);
     let well = there.clone().filter(|(_, it)| it.health.may_be_chosen());
     if let Some((index, _)) = well.min_by_key(|(_, it)| it.open) {
         return Ok(index);
     }
-    let now = |it: &Candidate| matches!(it.standing, Standing::Starts | Standing::Unknown);
+    let now = |it: &Candidate| matches!(it.standing, VmStanding::Starts | VmStanding::Unknown);
     if candidates.iter().any(now) {
         return Err(NoTarget::NotNow);
     }
@@ -49,8 +50,8 @@ pub fn choose(candidates: &[Candidate]) -> Result<usize, NoTarget> {
         return Err(NoTarget::Sick);
     }
     let still = candidates.iter().find_map(|it| match &it.standing {
-        Standing::Still { state } => Some(state.clone()),
-        Standing::There | Standing::Starts | Standing::Unknown | Standing::Gone => None,
+        VmStanding::Still { state } => Some(state.clone()),
+        VmStanding::There | VmStanding::Starts | VmStanding::Unknown | VmStanding::Gone => None,
     });
     Err(still.map_or(NoTarget::Gone, |state| NoTarget::Still { state }))
 }
@@ -60,7 +61,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn of(standing: Standing, health: Health, open: usize) -> Candidate {
+    fn of(standing: VmStanding, health: Health, open: usize) -> Candidate {
         Candidate {
             standing,
             health,
@@ -71,11 +72,11 @@ mod tests {
     #[test]
     fn the_one_with_least_to_do_is_chosen_and_one_that_is_sick_never() {
         let all = [
-            of(Standing::There, Health::Well, 3),
-            of(Standing::There, Health::Sick, 0),
-            of(Standing::Gone, Health::Well, 0),
-            of(Standing::There, Health::Unknown, 1),
-            of(Standing::There, Health::Well, 1),
+            of(VmStanding::There, Health::Well, 3),
+            of(VmStanding::There, Health::Sick, 0),
+            of(VmStanding::Gone, Health::Well, 0),
+            of(VmStanding::There, Health::Unknown, 1),
+            of(VmStanding::There, Health::Well, 1),
         ];
         assert_eq!(choose(&all), Ok(3));
         assert_eq!(choose(&all[..2]), Ok(0));
@@ -85,13 +86,13 @@ mod tests {
 
     #[test]
     fn what_may_be_otherwise_in_a_moment_is_waited_for() {
-        let still = || Standing::Still {
+        let still = || VmStanding::Still {
             state: "paused".to_owned(),
         };
         let all = [
             of(still(), Health::Well, 0),
-            of(Standing::There, Health::Sick, 0),
-            of(Standing::Unknown, Health::Well, 0),
+            of(VmStanding::There, Health::Sick, 0),
+            of(VmStanding::Unknown, Health::Well, 0),
         ];
         assert_eq!(choose(&all), Err(NoTarget::NotNow));
         assert_eq!(choose(&all[..2]), Err(NoTarget::Sick));
@@ -100,11 +101,11 @@ mod tests {
 
     fn any_candidate() -> impl Strategy<Value = Candidate> {
         let standing = prop_oneof![
-            Just(Standing::There),
-            Just(Standing::Starts),
-            Just(Standing::Unknown),
-            Just(Standing::Gone),
-            Just(Standing::Still {
+            Just(VmStanding::There),
+            Just(VmStanding::Starts),
+            Just(VmStanding::Unknown),
+            Just(VmStanding::Gone),
+            Just(VmStanding::Still {
                 state: String::new()
             }),
         ];
@@ -123,7 +124,7 @@ mod tests {
         fn one_is_chosen_exactly_if_one_runs_and_is_not_sick(
             all in prop::collection::vec(any_candidate(), 0..6),
         ) {
-            let fit = |it: &Candidate| it.standing == Standing::There && it.health != Health::Sick;
+            let fit = |it: &Candidate| it.standing == VmStanding::There && it.health != Health::Sick;
             match choose(&all) {
                 Ok(index) => {
                     prop_assert!(fit(&all[index]));

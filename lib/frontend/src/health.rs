@@ -8,7 +8,7 @@
 
 /// Outcome of one probe, or of a client's connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Probe {
+pub enum ProbeOutcome {
     /// The server answered.
     Answered,
     /// The server took no connection, or gave no answer in time.
@@ -35,12 +35,12 @@ pub enum Health {
 impl Health {
     /// Returns the health after a probe; `fall` failures in a row make a target sick.
     #[must_use]
-    pub fn after(self, probe: Probe, fall: u8) -> Self {
+    pub fn after(self, probe: ProbeOutcome, fall: u8) -> Self {
         let times: u8 = match (probe, self) {
-            (Probe::Answered, _) => return Self::Well,
-            (Probe::Failed, Self::Sick) => return Self::Sick,
-            (Probe::Failed, Self::Unknown | Self::Well) => 1,
-            (Probe::Failed, Self::Failing { times }) => times.saturating_add(1),
+            (ProbeOutcome::Answered, _) => return Self::Well,
+            (ProbeOutcome::Failed, Self::Sick) => return Self::Sick,
+            (ProbeOutcome::Failed, Self::Unknown | Self::Well) => 1,
+            (ProbeOutcome::Failed, Self::Failing { times }) => times.saturating_add(1),
         };
         match times >= fall {
             true => Self::Sick,
@@ -65,14 +65,14 @@ mod tests {
     fn failures_in_a_row_alone_make_a_target_sick_and_one_answer_mends_it() {
         let mut health = Health::default();
         for (probe, chosen) in [
-            (Probe::Failed, true),
-            (Probe::Failed, true),
-            (Probe::Answered, true),
-            (Probe::Failed, true),
-            (Probe::Failed, true),
-            (Probe::Failed, false),
-            (Probe::Failed, false),
-            (Probe::Answered, true),
+            (ProbeOutcome::Failed, true),
+            (ProbeOutcome::Failed, true),
+            (ProbeOutcome::Answered, true),
+            (ProbeOutcome::Failed, true),
+            (ProbeOutcome::Failed, true),
+            (ProbeOutcome::Failed, false),
+            (ProbeOutcome::Failed, false),
+            (ProbeOutcome::Answered, true),
         ] {
             health = health.after(probe, 3);
             assert_eq!(health.may_be_chosen(), chosen, "{health:?}");
@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn a_limit_of_none_or_one_is_the_first_failure() {
         for fall in [0, 1] {
-            assert_eq!(Health::Well.after(Probe::Failed, fall), Health::Sick);
+            assert_eq!(Health::Well.after(ProbeOutcome::Failed, fall), Health::Sick);
         }
     }
 }

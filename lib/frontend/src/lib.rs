@@ -15,7 +15,7 @@ mod role;
 mod sight;
 
 pub use choice::{Candidate, NoTarget, choose};
-pub use health::{Health, Probe};
+pub use health::{Health, ProbeOutcome};
 pub use publication::{Publication, Record, Update};
 pub use role::{Nearest, Role, Traffic};
-pub use sight::{HostName, Sighting, Sights, Standing};
+pub use sight::{HostName, Sighting, Sights, VmStanding};

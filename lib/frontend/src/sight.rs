@@ -55,7 +55,7 @@ pub enum Sighting {
 
 /// State of a VM by all that was answered, as far as its clients are concerned.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Standing {
+pub enum VmStanding {
     /// A host has it running, or says which one has.
     There,
     /// The VM begins to run.
@@ -143,7 +143,7 @@ impl Sights {
     }
 
     /// Judges all answers together.
-    pub fn standing(&self) -> Standing {
+    pub fn standing(&self) -> VmStanding {
         let all = || self.by_host.values().map(|(_, seen)| seen);
         let there = |seen: &Sighting| {
             matches!(
@@ -153,7 +153,7 @@ impl Sights {
         };
         // The host that has it says best how it is.
         if all().any(|seen| *seen == Sighting::Runs) {
-            return Standing::There;
+            return VmStanding::There;
         }
         let still = all().find_map(|seen| match seen {
             Sighting::Still { state } => Some(state.clone()),
@@ -165,17 +165,17 @@ impl Sights {
             | Sighting::Elsewhere { .. } => None,
         });
         if let Some(state) = still {
-            return Standing::Still { state };
+            return VmStanding::Still { state };
         }
         if all().any(there) {
-            return Standing::There;
+            return VmStanding::There;
         }
         if all().any(|seen| *seen == Sighting::Starts) {
-            return Standing::Starts;
+            return VmStanding::Starts;
         }
         match all().any(|seen| *seen == Sighting::Silent) {
-            true => Standing::Unknown,
-            false => Standing::Gone,
+            true => VmStanding::Unknown,
+            false => VmStanding::Gone,
         }
     }
 }
@@ -208,7 +208,7 @@ mod tests {
     fn a_move_is_followed_from_the_first_word_of_it_to_the_last() {
         let mut seen = sights();
         assert_eq!(names(&seen.routes()).len(), 3, "any may have it");
-        assert_eq!(seen.standing(), Standing::Unknown);
+        assert_eq!(seen.standing(), VmStanding::Unknown);
         for (name, what) in [("a", Sighting::Runs), ("b", Sighting::Absent)] {
             assert!(seen.see(&host(name), what));
         }
@@ -217,7 +217,7 @@ mod tests {
         // The new host is asked first; the old one holds what it is asked meanwhile.
         seen.see(&host("a"), Sighting::Leaving { to: host("b") });
         assert_eq!(names(&seen.routes()), ["b", "a"]);
-        assert_eq!((seen.place(), seen.standing()), (None, Standing::There));
+        assert_eq!((seen.place(), seen.standing()), (None, VmStanding::There));
         seen.see(&host("b"), Sighting::Runs);
         assert_eq!(names(&seen.routes()), ["b", "a"]);
         seen.see(&host("a"), Sighting::Elsewhere { at: host("b") });
@@ -243,15 +243,15 @@ mod tests {
         for name in ["a", "b"] {
             seen.see(&host(name), Sighting::Absent);
         }
-        assert_eq!(seen.standing(), Standing::Unknown, "c has not answered");
+        assert_eq!(seen.standing(), VmStanding::Unknown, "c has not answered");
         seen.see(&host("c"), Sighting::Absent);
-        assert_eq!(seen.standing(), Standing::Gone);
+        assert_eq!(seen.standing(), VmStanding::Gone);
         assert!(seen.routes().is_empty());
         // One that moved, and was paused where it is now.
         seen.see(&host("a"), Sighting::Elsewhere { at: host("c") });
         let state = "paused".to_owned();
         seen.see(&host("c"), Sighting::Still { state });
-        assert!(matches!(seen.standing(), Standing::Still { .. }));
+        assert!(matches!(seen.standing(), VmStanding::Still { .. }));
     }
 
     #[test]
@@ -295,9 +295,9 @@ mod tests {
             prop_assert!(routes.iter().all(|it| ["a", "b", "c"].map(host).contains(it)));
             if let Some(place) = seen.place() {
                 prop_assert_eq!(routes.first(), Some(place));
-                prop_assert_eq!(seen.standing(), Standing::There);
+                prop_assert_eq!(seen.standing(), VmStanding::There);
             }
-            if seen.standing() == Standing::There {
+            if seen.standing() == VmStanding::There {
                 prop_assert!(!routes.is_empty());
             }
         }

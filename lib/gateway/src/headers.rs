@@ -1,6 +1,6 @@
 //! Headers that a gateway or a front-end reads or writes: the client, the address, and the origin.
 
-use crate::{Form, Refusal, Target};
+use crate::{Form, ProxyRefusal, Target};
 use hyper::{
     HeaderMap, Method, Request, StatusCode,
     body::Body,
@@ -10,22 +10,22 @@ use std::net::IpAddr;
 
 /// Target of a request, as its head gives it.
 #[derive(Debug)]
-pub struct Asked {
+pub struct RequestTarget {
     /// Host, with its port if that is said.
     pub host: String,
     /// Path and query.
     pub path: String,
 }
 
-impl Asked {
+impl RequestTarget {
     /// Reads a request's head; refuses one that says two things, or that would be another message
     /// by the time it reached its server.
-    pub fn of<B: Body>(request: &Request<B>) -> Result<Self, Refusal> {
-        let bad = |why: &str| Refusal::new(StatusCode::BAD_REQUEST, why);
+    pub fn of<B: Body>(request: &Request<B>) -> Result<Self, ProxyRefusal> {
+        let bad = |why: &str| ProxyRefusal::new(StatusCode::BAD_REQUEST, why);
         let headers = request.headers();
         if request.method() == Method::CONNECT {
             let why = "CONNECT is not passed on";
-            return Err(Refusal::new(StatusCode::METHOD_NOT_ALLOWED, why));
+            return Err(ProxyRefusal::new(StatusCode::METHOD_NOT_ALLOWED, why));
         }
         if headers.get_all(header::HOST).iter().count() > 1 {
             return Err(bad("two hosts are named"));
@@ -34,13 +34,13 @@ impl Asked {
         let mut coding = coding.map(|it| it.as_bytes().trim_ascii());
         if coding.any(|it| !it.eq_ignore_ascii_case(b"chunked")) {
             let why = "no transfer coding but chunked is passed on";
-            return Err(Refusal::new(StatusCode::NOT_IMPLEMENTED, why));
+            return Err(ProxyRefusal::new(StatusCode::NOT_IMPLEMENTED, why));
         }
         let length = headers.contains_key(header::CONTENT_LENGTH);
         let bodiless = [Method::GET, Method::HEAD].contains(request.method());
         if bodiless && !length && !request.body().is_end_stream() {
             let why = "a GET with a body has to say how long that is";
-            return Err(Refusal::new(StatusCode::LENGTH_REQUIRED, why));
+            return Err(ProxyRefusal::new(StatusCode::LENGTH_REQUIRED, why));
         }
         // What the request line says counts (RFC 9112, 3.2.2).
         let host = match request.uri().authority() {
@@ -70,7 +70,7 @@ impl Asked {
 
 /// Refuses what a page of another origin has a browser ask with a cookie: pages of other VMs are of
 /// the same site, for which browsers send it.
-pub fn same_origin(headers: &HeaderMap, asked: &Asked) -> Result<(), Refusal> {
+pub fn same_origin(headers: &HeaderMap, asked: &RequestTarget) -> Result<(), ProxyRefusal> {
     let Some(origin) = headers.get(header::ORIGIN) else {
         return Ok(());
     };
@@ -78,7 +78,7 @@ pub fn same_origin(headers: &HeaderMap, asked: &Asked) -> Result<(), Refusal> {
     let host = origin.and_then(|origin| origin.split_once("://"));
     match host.is_some_and(|(_, host)| host.eq_ignore_ascii_case(&asked.host)) {
         true => Ok(()),
-        false => Err(Refusal::new(
+        false => Err(ProxyRefusal::new(
             StatusCode::FORBIDDEN,
             "a page of another origin asks for this: it needs a token of its own, in the header X-Forkyard-Token",
         )),
@@ -89,7 +89,7 @@ pub fn same_origin(headers: &HeaderMap, asked: &Asked) -> Result<(), Refusal> {
 /// on, however it is spelled: servers by CGI take `_` for `-`.
 pub fn forwarded(
     headers: &mut HeaderMap,
-    asked: &Asked,
+    asked: &RequestTarget,
     target: Option<&Target>,
     from: IpAddr,
     tls: bool,
@@ -166,21 +166,22 @@ mod tests {
         request
     }
 
-    fn asked(host: &str) -> Asked {
+    fn asked(host: &str) -> RequestTarget {
         let (host, path) = (host.to_owned(), "/".to_owned());
-        Asked { host, path }
+        RequestTarget { host, path }
     }
 
     #[test]
     fn a_request_names_one_host_and_the_request_line_counts() {
-        let of = |uri: &str, all: &[(&str, &str)]| Asked::of(&request(Method::GET, uri, all));
+        let of =
+            |uri: &str, all: &[(&str, &str)]| RequestTarget::of(&request(Method::GET, uri, all));
         assert_eq!(of("/x?y", &[("host", "a")]).expect("one").host, "a");
         let line = of("http://b:80/x?y", &[("host", "a")]).expect("one");
         assert_eq!((line.host.as_str(), line.path.as_str()), ("b:80", "/x?y"));
         assert_eq!(of("/", &[]).expect("none").host, "localhost");
         of("/", &[("host", "a"), ("host", "b")]).expect_err("two");
         of("/", &[("transfer-encoding", "gzip, chunked")]).expect_err("unknown");
-        Asked::of(&request(Method::CONNECT, "a:80", &[])).expect_err("CONNECT");
+        RequestTarget::of(&request(Method::CONNECT, "a:80", &[])).expect_err("CONNECT");
     }
 
     #[test]

@@ -21,12 +21,12 @@ mod target;
 mod unreached;
 
 pub use exchange::{Exchanged, OwnHeaders, exchange, opened, strip, upgrades};
-pub use pass::{Sent, Way, may_be_repeated, once, repeatedly};
-pub use places::{Counts, Places, Taken, raise_descriptors};
+pub use pass::{ForwardedRequest, ServerWay, may_be_repeated, once, repeatedly};
+pub use places::{ConnectionCounts, Places, TakenPlace, raise_descriptors};
 pub use pool::Pool;
-pub use reply::{Giver, Refusal, ReplyBody, body};
+pub use reply::{Giver, ProxyRefusal, ReplyBody, body};
 pub use scrape::scraped;
-pub use share::{Key, KeyError, Share, ShareError};
+pub use share::{KeyError, PortPermission, ShareError, ShareKey};
 pub use stall::Stalls;
 pub use target::{Form, Target};
 pub use unreached::Unreached;

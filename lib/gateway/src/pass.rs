@@ -4,7 +4,7 @@
 //! the connection to its server breaks before an answer begins: a daemon that dies breaks all of them.
 //! A kept connection that turns out to be broken does not count.
 
-use crate::{Exchanged, Pool, Refusal, ReplyBody, body, exchange, opened};
+use crate::{Exchanged, Pool, ProxyRefusal, ReplyBody, body, exchange, opened};
 use bytes::Bytes;
 use hyper::{
     HeaderMap, Method, Request, StatusCode, Uri, client::conn::http1::SendRequest,
@@ -28,7 +28,7 @@ pub fn may_be_repeated(method: &Method) -> bool {
 }
 
 /// Way to one server.
-pub trait Way: Sync {
+pub trait ServerWay: Sync {
     /// Name of the connections that may be used for one another.
     type Key: Clone + Eq + Hash + Send + 'static;
     /// A connection.
@@ -38,7 +38,9 @@ pub trait Way: Sync {
     fn kept(&self) -> Vec<Self::Key>;
 
     /// Connects, waiting for as long as it makes sense.
-    fn connect(&self) -> impl Future<Output = Result<(Self::Key, Self::Stream), Refusal>> + Send;
+    fn connect(
+        &self,
+    ) -> impl Future<Output = Result<(Self::Key, Self::Stream), ProxyRefusal>> + Send;
 
     /// Describes the server, for a client to read.
     fn server(&self) -> String;
@@ -46,7 +48,7 @@ pub trait Way: Sync {
 
 /// A request as servers are sent it, with the whole of its body.
 #[derive(Clone, Debug)]
-pub struct Sent {
+pub struct ForwardedRequest {
     /// Method.
     pub method: Method,
     /// Path and query.
@@ -57,7 +59,7 @@ pub struct Sent {
     pub body: Bytes,
 }
 
-impl Sent {
+impl ForwardedRequest {
     /// Builds the request with another body.
     pub fn with(&self, body: ReplyBody) -> Request<ReplyBody> {
         let mut request = Request::new(body);
@@ -69,11 +71,11 @@ impl Sent {
 }
 
 /// Sends a request, and once more if its connection breaks without an answer.
-pub async fn repeatedly<W: Way>(
+pub async fn repeatedly<W: ServerWay>(
     pool: &Pool<W::Key, ReplyBody>,
     way: &W,
-    sent: &Sent,
-) -> Result<Exchanged, Refusal> {
+    sent: &ForwardedRequest,
+) -> Result<Exchanged, ProxyRefusal> {
     let mut broken = 0;
     loop {
         let mut kept = way.kept().into_iter();
@@ -106,12 +108,12 @@ pub async fn repeatedly<W: Way>(
 
 /// Sends a request on a connection of its own. `client` is the client's connection, if that may become
 /// one of another protocol, and what is held as long as that lasts.
-pub async fn once<W: Way>(
+pub async fn once<W: ServerWay>(
     pool: &Pool<W::Key, ReplyBody>,
     way: &W,
     request: Request<ReplyBody>,
     client: Option<(OnUpgrade, impl Send + 'static)>,
-) -> Result<Exchanged, Refusal> {
+) -> Result<Exchanged, ProxyRefusal> {
     let (mut sender, key) = begun(way).await?;
     let (client, holds) = client.unzip();
     let may_switch = client.is_some();
@@ -125,21 +127,21 @@ pub async fn once<W: Way>(
     Ok(exchanged)
 }
 
-async fn begun<W: Way>(way: &W) -> Result<(SendRequest<ReplyBody>, W::Key), Refusal> {
+async fn begun<W: ServerWay>(way: &W) -> Result<(SendRequest<ReplyBody>, W::Key), ProxyRefusal> {
     let (key, stream) = way.connect().await?;
     let sender = opened(stream).await.map_err(|error| broke(way, &error))?;
     Ok((sender, key))
 }
 
-fn broke(way: &impl Way, error: &hyper::Error) -> Refusal {
+fn broke(way: &impl ServerWay, error: &hyper::Error) -> ProxyRefusal {
     let why = format!(
         "{} gave no answer in HTTP, and the request may have been carried out: {error}",
         way.server()
     );
-    Refusal::new(StatusCode::BAD_GATEWAY, why)
+    ProxyRefusal::new(StatusCode::BAD_GATEWAY, why)
 }
 
-fn nonsense(way: &impl Way) -> Refusal {
+fn nonsense(way: &impl ServerWay) -> ProxyRefusal {
     let why = format!("{} switched protocols without being asked to", way.server());
-    Refusal::new(StatusCode::BAD_GATEWAY, why)
+    ProxyRefusal::new(StatusCode::BAD_GATEWAY, why)
 }

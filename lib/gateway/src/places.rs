@@ -23,14 +23,14 @@ const RETRY_PAUSE: Duration = Duration::from_millis(200);
 
 /// Counts of connections.
 #[derive(Clone)]
-pub struct Counts {
+pub struct ConnectionCounts {
     /// Those that are open.
     pub open: Gauge,
     /// Those that were closed because their address had as many as it may.
     pub turned_away: Counter,
 }
 
-impl fmt::Debug for Counts {
+impl fmt::Debug for ConnectionCounts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Counts")
     }
@@ -42,12 +42,12 @@ pub struct Places {
     all: Arc<Semaphore>,
     of: Arc<Mutex<HashMap<IpAddr, usize>>>,
     most: usize,
-    counts: Counts,
+    counts: ConnectionCounts,
 }
 
 /// A place, until dropped.
 #[derive(Debug)]
-pub struct Taken {
+pub struct TakenPlace {
     _place: OwnedSemaphorePermit,
     places: Places,
     from: IpAddr,
@@ -55,7 +55,7 @@ pub struct Taken {
 
 impl Places {
     /// Places for so many connections in all, and `most` of one address.
-    pub fn new(all: usize, most: usize, counts: Counts) -> Self {
+    pub fn new(all: usize, most: usize, counts: ConnectionCounts) -> Self {
         Self {
             all: Arc::new(Semaphore::new(all)),
             of: Arc::default(),
@@ -65,7 +65,7 @@ impl Places {
     }
 
     /// Takes the next connection whose address has a place left; closes those of others. Cancel-safe.
-    pub async fn next(&self, listener: &TcpListener) -> (TcpStream, IpAddr, Taken) {
+    pub async fn next(&self, listener: &TcpListener) -> (TcpStream, IpAddr, TakenPlace) {
         loop {
             let Ok(place) = Arc::clone(&self.all).acquire_owned().await else {
                 std::future::pending::<()>().await;
@@ -92,7 +92,7 @@ impl Places {
         }
     }
 
-    fn take(&self, place: OwnedSemaphorePermit, from: IpAddr) -> Option<Taken> {
+    fn take(&self, place: OwnedSemaphorePermit, from: IpAddr) -> Option<TakenPlace> {
         let mut of = lock(&self.of);
         let count = of.entry(from).or_default();
         if *count >= self.most {
@@ -100,7 +100,7 @@ impl Places {
         }
         *count += 1;
         self.counts.open.increment(1);
-        Some(Taken {
+        Some(TakenPlace {
             _place: place,
             places: self.clone(),
             from,
@@ -108,7 +108,7 @@ impl Places {
     }
 }
 
-impl Drop for Taken {
+impl Drop for TakenPlace {
     fn drop(&mut self) {
         self.places.counts.open.decrement(1);
         let mut of = lock(&self.places.of);
@@ -141,7 +141,7 @@ mod tests {
 
     #[tokio::test]
     async fn an_address_has_its_share_of_the_places_and_gives_them_back() {
-        let counts = Counts {
+        let counts = ConnectionCounts {
             open: Gauge::noop(),
             turned_away: Counter::noop(),
         };

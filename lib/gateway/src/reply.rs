@@ -30,12 +30,12 @@ pub fn body(bytes: impl Into<Bytes>) -> ReplyBody {
 
 /// Reason why a request is not passed on.
 #[derive(Debug)]
-pub struct Refusal {
+pub struct ProxyRefusal {
     status: StatusCode,
     why: String,
 }
 
-impl Refusal {
+impl ProxyRefusal {
     /// One with this status, for this reason.
     pub fn new(status: StatusCode, why: impl Into<String>) -> Self {
         let why = why.into();
@@ -64,13 +64,13 @@ impl Refusal {
     }
 }
 
-impl std::fmt::Display for Refusal {
+impl std::fmt::Display for ProxyRefusal {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(&self.why)
     }
 }
 
-impl From<Unreached> for Refusal {
+impl From<Unreached> for ProxyRefusal {
     fn from(unreached: Unreached) -> Self {
         let Unreached { status, error, .. } = unreached;
         let why = match error.hint {

@@ -22,9 +22,9 @@ const KEY: usize = 32;
 
 /// Key that signs tokens. Gateways that have the same one take each other's.
 #[derive(Clone)]
-pub struct Key([u8; KEY]);
+pub struct ShareKey([u8; KEY]);
 
-impl fmt::Debug for Key {
+impl fmt::Debug for ShareKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Key")
     }
@@ -49,7 +49,7 @@ pub enum KeyError {
     Length(PathBuf),
 }
 
-impl Key {
+impl ShareKey {
     /// Reads the key in a file, which is made if it does not exist.
     pub fn made_in(path: &Path) -> Result<Self, KeyError> {
         match Self::make(path) {
@@ -109,7 +109,7 @@ impl Key {
 
 /// Permission of a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Share {
+pub struct PortPermission {
     /// The VM.
     pub vm: VmId,
     /// Port of the guest.
@@ -129,16 +129,16 @@ pub enum ShareError {
     Expired,
 }
 
-impl Share {
+impl PortPermission {
     /// The token that allows this.
-    pub fn token(&self, key: &Key) -> String {
+    pub fn token(&self, key: &ShareKey) -> String {
         let said = format!("{}.{}.{}", self.vm, self.port, self.expires);
         let tag = tag(key, &said);
         format!("{said}.{}", BASE64_URL_SAFE_NO_PAD.encode(tag.as_bytes()))
     }
 
     /// Reads a token of this key's that holds at `now`, in seconds since 1970.
-    pub fn read(token: &str, key: &Key, now: u64) -> Result<Self, ShareError> {
+    pub fn read(token: &str, key: &ShareKey, now: u64) -> Result<Self, ShareError> {
         let (said, shown) = token.rsplit_once('.').ok_or(ShareError::Unknown)?;
         let shown = BASE64_URL_SAFE_NO_PAD
             .decode(shown)
@@ -167,7 +167,7 @@ impl Share {
     }
 }
 
-fn tag(key: &Key, said: &str) -> blake3::Hash {
+fn tag(key: &ShareKey, said: &str) -> blake3::Hash {
     let mut hasher = blake3::Hasher::new_keyed(&key.0);
     hasher.update(CONTEXT).update(said.as_bytes());
     hasher.finalize()
@@ -178,8 +178,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn share(expires: u64) -> Share {
-        Share {
+    fn share(expires: u64) -> PortPermission {
+        PortPermission {
             vm: VmId::random(),
             port: "8080".parse().expect("a port"),
             expires,
@@ -188,24 +188,33 @@ mod tests {
 
     #[test]
     fn a_token_holds_for_what_it_says_until_it_expires_and_for_no_other_key() {
-        let (key, other) = (Key([1; KEY]), Key([2; KEY]));
+        let (key, other) = (ShareKey([1; KEY]), ShareKey([2; KEY]));
         let share = share(100);
         let token = share.token(&key);
-        assert_eq!(Share::read(&token, &key, 99), Ok(share.clone()));
-        assert_eq!(Share::read(&token, &key, 100), Err(ShareError::Expired));
-        assert_eq!(Share::read(&token, &other, 99), Err(ShareError::Unknown));
+        assert_eq!(PortPermission::read(&token, &key, 99), Ok(share.clone()));
+        assert_eq!(
+            PortPermission::read(&token, &key, 100),
+            Err(ShareError::Expired)
+        );
+        assert_eq!(
+            PortPermission::read(&token, &other, 99),
+            Err(ShareError::Unknown)
+        );
         let later = token.replacen(".100.", ".999.", 1);
-        assert_eq!(Share::read(&later, &key, 99), Err(ShareError::Unknown));
+        assert_eq!(
+            PortPermission::read(&later, &key, 99),
+            Err(ShareError::Unknown)
+        );
     }
 
     proptest! {
         #[test]
         fn a_token_of_which_anything_is_changed_does_not_hold(at in 0..100usize, by in 1..=255u8) {
-            let key = Key([1; KEY]);
+            let key = ShareKey([1; KEY]);
             let mut token = share(100).token(&key).into_bytes();
             let at = at % token.len();
             token[at] = token[at].wrapping_add(by);
-            let read = String::from_utf8(token).ok().map(|it| Share::read(&it, &key, 1));
+            let read = String::from_utf8(token).ok().map(|it| PortPermission::read(&it, &key, 1));
             prop_assert!(read.is_none_or(|it| it.is_err()));
         }
     }
@@ -214,17 +223,20 @@ mod tests {
     fn a_key_is_made_once_and_refused_if_others_may_read_it() {
         let folder = tempfile::tempdir().expect("a folder");
         let path = folder.path().join("key");
-        assert!(matches!(Key::kept_in(&path), Err(KeyError::File { .. })));
-        let made = Key::made_in(&path).expect("made");
-        assert_eq!(made.0, Key::made_in(&path).expect("read").0);
+        assert!(matches!(
+            ShareKey::kept_in(&path),
+            Err(KeyError::File { .. })
+        ));
+        let made = ShareKey::made_in(&path).expect("made");
+        assert_eq!(made.0, ShareKey::made_in(&path).expect("read").0);
         assert_eq!(fs::read_dir(folder.path()).expect("listed").count(), 1);
         let open = std::os::unix::fs::PermissionsExt::from_mode(0o640);
         fs::set_permissions(&path, open).expect("set");
-        assert!(matches!(Key::kept_in(&path), Err(KeyError::Open(_))));
+        assert!(matches!(ShareKey::kept_in(&path), Err(KeyError::Open(_))));
         fs::remove_file(&path).expect("removed");
         fs::write(&path, "short").expect("written");
         let own = std::os::unix::fs::PermissionsExt::from_mode(0o600);
         fs::set_permissions(&path, own).expect("set");
-        assert!(matches!(Key::kept_in(&path), Err(KeyError::Length(_))));
+        assert!(matches!(ShareKey::kept_in(&path), Err(KeyError::Length(_))));
     }
 }

@@ -16,9 +16,9 @@ use crate::{
     error::{BuildError, io_error},
     image,
     initramfs::{self, GuestFiles},
-    kernel::{self, Kernel, KernelChoice},
-    key::Key,
-    progress::{Event, Progress},
+    kernel::{self, GuestKernel, KernelChoice},
+    key::CacheKey,
+    progress::{BuildEvent, Progress},
     recipe::Recipe,
 };
 use forkyard_sys_host::private;
@@ -43,7 +43,7 @@ pub struct ImageFile {
     /// Name of the recipe it was made from, or the one it was imported under.
     pub name: String,
     /// Key of its inputs.
-    pub key: Key,
+    pub key: CacheKey,
     /// Path.
     pub path: PathBuf,
     /// Size of the disk as the guest sees it; the file has holes.
@@ -76,7 +76,7 @@ impl Cache {
     pub fn image(
         &self,
         recipe: &Recipe,
-        mut progress: impl FnMut(Event<'_>),
+        mut progress: impl FnMut(BuildEvent<'_>),
     ) -> Result<ImageFile, BuildError> {
         let key = recipe.key()?;
         let file = ImageFile {
@@ -101,17 +101,17 @@ impl Cache {
     pub fn kernel(
         &self,
         choice: &KernelChoice,
-        mut progress: impl FnMut(Event<'_>),
-    ) -> Result<Kernel, BuildError> {
+        mut progress: impl FnMut(BuildEvent<'_>),
+    ) -> Result<GuestKernel, BuildError> {
         match choice {
-            KernelChoice::File(path) => Kernel::from_file(path),
+            KernelChoice::File(path) => GuestKernel::from_file(path),
             KernelChoice::Debian => {
                 let current = self.current_kernel();
                 self.make("kernel", &current, &mut progress, |work, p| {
                     let built = kernel::fetch(work, p)?;
                     self.keep_kernel(work, &built)
                 })?;
-                Kernel::load(&current)
+                GuestKernel::load(&current)
             }
         }
     }
@@ -123,7 +123,11 @@ impl Cache {
     }
 
     /// The initramfs with `kernel`'s modules and the guest's programs.
-    pub fn initramfs(&self, kernel: &Kernel, guest: &GuestFiles) -> Result<PathBuf, BuildError> {
+    pub fn initramfs(
+        &self,
+        kernel: &GuestKernel,
+        guest: &GuestFiles,
+    ) -> Result<PathBuf, BuildError> {
         let content = initramfs::Content::read(kernel, guest)?;
         let path = self.dir.join(format!("initramfs/{}.cpio", content.key()));
         self.make("initramfs", &path, &mut |_| {}, |work, _| {
@@ -266,7 +270,7 @@ impl Workplace {
             match lock.try_lock() {
                 Ok(()) => {}
                 Err(TryLockError::WouldBlock) => {
-                    progress(Event::Waiting);
+                    progress(BuildEvent::Waiting);
                     lock.lock().map_err(io_error("lock", &path))?;
                 }
                 Err(TryLockError::Error(error)) => return Err(io_error("lock", &path)(error)),

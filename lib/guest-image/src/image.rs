@@ -5,11 +5,11 @@ use crate::{
     apt,
     cache::Workplace,
     error::{BuildError, io_error},
-    progress::{Event, Progress},
+    progress::{BuildEvent, Progress},
     recipe::{Body, Recipe},
     run::{MKE2FS, MMDEBSTRAP, Program},
 };
-use forkyard_confine::{Confinement, Ends, Network, Who};
+use forkyard_confine::{Confinement, Lifespan, Network, Who};
 use forkyard_files::inside;
 use forkyard_types::ByteCount;
 use std::{
@@ -54,11 +54,11 @@ pub(crate) fn build(
 ) -> Result<PathBuf, BuildError> {
     as_root()?;
     let root = work.dir().join("root");
-    progress(Event::Step("unpacking packages"));
+    progress(BuildEvent::Step("unpacking packages"));
     unpack(recipe.body(), work, &root, progress)?;
-    progress(Event::Step("adding files"));
+    progress(BuildEvent::Step("adding files"));
     furnish(recipe, &root, progress)?;
-    progress(Event::Step("making the file system"));
+    progress(BuildEvent::Step("making the file system"));
     let image = work.dir().join("image");
     make_file_system(
         recipe.name(),
@@ -124,7 +124,7 @@ pub(crate) fn make_file_system(
             writes: &[image],
             largest: room.size.0,
             network: Network::None,
-            ends: Ends::WithStarter,
+            ends: Lifespan::WithStarter,
         })?
         .holding(work.lock())
         .run(progress)

@@ -32,7 +32,7 @@ mod volume;
 
 pub use apart::unpack_as_told;
 pub use build::{Dockerfile, InvalidDockerfile};
-pub use error::{ArchiveError, DiskError, ImportError};
+pub use error::{ArchiveError, DiskImportError, ImportError};
 pub use provenance::Provenance;
 pub use scrub::Scrub;
 
@@ -40,10 +40,10 @@ use crate::{
     cache::{Cache, ImageFile, Workplace, list, publish, remove_free},
     error::{BuildError, io_error},
     image::as_root,
-    key::{Key, KeyMaker},
-    progress::{Event, Progress},
+    key::{CacheKey, KeyMaker},
+    progress::{BuildEvent, Progress},
 };
-use forkyard_confine::Reach;
+use forkyard_confine::FetchReach;
 use forkyard_types::{ByteCount, EntryPoint, ImageName, ImageOrigin, ImageReference, Start};
 use incoming::{take_in, write_sparse};
 use job::Job;
@@ -121,7 +121,7 @@ struct About {
 
 /// Key and origin of what came in.
 struct Arrived {
-    key: Key,
+    key: CacheKey,
     from: Provenance,
     /// Entry point that is on the disk already.
     entry: Option<EntryPoint>,
@@ -158,10 +158,10 @@ impl Cache {
         source: Source,
         from: impl Read,
         cancel: &Cancel,
-        progress: impl FnMut(Event<'_>),
+        progress: impl FnMut(BuildEvent<'_>),
     ) -> Result<Imported, ImportError> {
         let bring = |_: &Workplace, incoming: &Path, progress: Progress<'_>| {
-            progress(Event::Step("taking it in"));
+            progress(BuildEvent::Step("taking it in"));
             let key = take_in(name, source, from, incoming, cancel)?;
             let from = Provenance::of(source);
             let entry = None;
@@ -175,10 +175,10 @@ impl Cache {
     pub fn pull(
         &self,
         name: &ImageName,
-        (reference, reach): (&ImageReference, Reach),
+        (reference, reach): (&ImageReference, FetchReach),
         (size, start): (Option<ByteCount>, Start),
         cancel: &Cancel,
-        progress: impl FnMut(Event<'_>),
+        progress: impl FnMut(BuildEvent<'_>),
     ) -> Result<Imported, ImportError> {
         let source = Source::Oci { size, start };
         let bring = |work: &Workplace, incoming: &Path, progress: Progress<'_>| {
@@ -208,11 +208,11 @@ impl Cache {
         (size, start): (Option<ByteCount>, Start),
         context: impl Read,
         cancel: &Cancel,
-        progress: impl FnMut(Event<'_>),
+        progress: impl FnMut(BuildEvent<'_>),
     ) -> Result<Imported, ImportError> {
         let source = Source::Oci { size, start };
         let bring = |work: &Workplace, incoming: &Path, progress: Progress<'_>| {
-            progress(Event::Step("taking the context in"));
+            progress(BuildEvent::Step("taking the context in"));
             let place = work.dir().join("context");
             let raw = Source::Raw { partition: None };
             take_in(name, raw, context, &place, cancel)?;
@@ -241,12 +241,12 @@ impl Cache {
         (vm, entry): (&str, Option<EntryPoint>),
         disk: impl Read,
         what: &Scrub,
-        progress: impl FnMut(Event<'_>),
+        progress: impl FnMut(BuildEvent<'_>),
     ) -> Result<Imported, ImportError> {
         let source = Source::Raw { partition: None };
         let cancel = &Cancel::default();
         let bring = |work: &Workplace, incoming: &Path, progress: Progress<'_>| {
-            progress(Event::Step("reading the disk"));
+            progress(BuildEvent::Step("reading the disk"));
             let key = take_in(name, source, disk, incoming, cancel)?;
             scrub::scrub(incoming, what, work, cancel, progress)?;
             let from = Provenance {
@@ -266,7 +266,7 @@ impl Cache {
         source: Source,
         cancel: &Cancel,
         bring: impl FnOnce(&Workplace, &Path, Progress<'_>) -> Result<Arrived, ImportError>,
-        mut progress: impl FnMut(Event<'_>),
+        mut progress: impl FnMut(BuildEvent<'_>),
     ) -> Result<Imported, ImportError> {
         as_root()?;
         let work = Workplace::enter(&self.dir, &format!("import-{name}"), &mut progress)?;
@@ -335,7 +335,8 @@ impl Cache {
             let path = entry.map_err(io_error("list", &dir))?.path();
             let name = path.file_name().and_then(|name| name.to_str());
             let parts = name.and_then(|name| name.rsplit_once('-'));
-            if let Some((name, Ok(key))) = parts.map(|(name, key)| (name, key.parse::<Key>())) {
+            if let Some((name, Ok(key))) = parts.map(|(name, key)| (name, key.parse::<CacheKey>()))
+            {
                 images.extend(load(&path, name, key)?);
             }
         }
@@ -418,7 +419,7 @@ impl Cache {
 }
 
 /// Reads the record of an image; none if its removal broke off.
-fn load(home: &Path, name: &str, key: Key) -> Result<Option<Imported>, BuildError> {
+fn load(home: &Path, name: &str, key: CacheKey) -> Result<Option<Imported>, BuildError> {
     let path = home.join(DISK);
     let about = home.join(ABOUT);
     let text = match fs::read(&about) {

@@ -15,8 +15,8 @@
 use crate::{
     cpio::{Archive, Entry},
     error::{BuildError, io_error},
-    kernel::Kernel,
-    key::{Key, KeyMaker},
+    kernel::GuestKernel,
+    key::{CacheKey, KeyMaker},
 };
 use std::{
     fs,
@@ -132,7 +132,7 @@ pub(crate) struct Content {
 }
 
 impl Content {
-    pub(crate) fn read(kernel: &Kernel, guest: &GuestFiles) -> Result<Self, BuildError> {
+    pub(crate) fn read(kernel: &GuestKernel, guest: &GuestFiles) -> Result<Self, BuildError> {
         let item = |place: String, mode, origin: &Path| {
             let bytes = fs::read(origin).map_err(io_error("read", origin))?;
             Ok(Item {
@@ -161,7 +161,7 @@ impl Content {
         Ok(Self { items })
     }
 
-    pub(crate) fn key(&self) -> Key {
+    pub(crate) fn key(&self) -> CacheKey {
         let mut key = KeyMaker::new(BUILDER);
         for item in &self.items {
             key.add(item.place.as_bytes());

@@ -11,7 +11,7 @@ use crate::{
     error::{BuildError, io_error},
     key::KeyMaker,
     modules::{self, Found, ModuleError},
-    progress::{Event, Progress},
+    progress::{BuildEvent, Progress},
     run::{APT_CACHE, APT_GET, Call, DPKG_DEB, Program, XZ},
 };
 use std::{
@@ -42,7 +42,7 @@ pub enum KernelChoice {
 
 /// A kernel, and the modules its guest must load.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Kernel {
+pub struct GuestKernel {
     /// File that QEMU boots.
     pub image: PathBuf,
     /// Modules as files, in the order in which to load them.
@@ -66,7 +66,7 @@ const ABSENT: [io::ErrorKind; 4] = [
     io::ErrorKind::NotFound,
 ];
 
-impl Kernel {
+impl GuestKernel {
     pub(crate) fn from_file(path: &Path) -> Result<Self, BuildError> {
         // Not opened: a FIFO would hold up its reader, and there are devices that do something.
         let unfit = |why| BuildError::UnfitKernel {
@@ -128,11 +128,11 @@ impl Kernel {
 
 /// Fetches Debian's current kernel and unpacks what a guest needs of it.
 pub(crate) fn fetch(work: &Workplace, progress: Progress<'_>) -> Result<Fetched, BuildError> {
-    progress(Event::Step("fetching Debian's kernel"));
+    progress(BuildEvent::Step("fetching Debian's kernel"));
     let apt = Apt::set_up(work, progress)?;
     let package = apt.current_kernel(progress)?;
     let deb = apt.download(&package, progress)?;
-    progress(Event::Step("unpacking the kernel"));
+    progress(BuildEvent::Step("unpacking the kernel"));
     let tree = work.dir().join("tree");
     DPKG_DEB
         .call()

@@ -8,9 +8,9 @@ const DIGITS: usize = 32;
 /// Digest of a thing's inputs. Equal inputs have equal keys; inputs
 /// that differ anywhere have different ones.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Key([u8; DIGITS / 2]);
+pub struct CacheKey([u8; DIGITS / 2]);
 
-/// Collects the inputs of a [`Key`].
+/// Collects the inputs of a [`CacheKey`].
 #[derive(Debug)]
 pub(crate) struct KeyMaker(blake3::Hasher);
 
@@ -30,31 +30,31 @@ impl KeyMaker {
         self.0.update(input);
     }
 
-    pub(crate) fn finish(self) -> Key {
+    pub(crate) fn finish(self) -> CacheKey {
         let mut short = [0; DIGITS / 2];
         short.copy_from_slice(&self.0.finalize().as_bytes()[..DIGITS / 2]);
-        Key(short)
+        CacheKey(short)
     }
 }
 
-impl fmt::Display for Key {
+impl fmt::Display for CacheKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|byte| write!(f, "{byte:02x}"))
     }
 }
 
-impl fmt::Debug for Key {
+impl fmt::Debug for CacheKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Key({self})")
     }
 }
 
-/// Text that is no [`Key`].
+/// Text that is no [`CacheKey`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not {DIGITS} hexadecimal digits in lower case")]
 pub struct NotAKey;
 
-impl FromStr for Key {
+impl FromStr for CacheKey {
     type Err = NotAKey;
 
     fn from_str(text: &str) -> Result<Self, NotAKey> {
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn key_of(inputs: &[Vec<u8>]) -> Key {
+    fn key_of(inputs: &[Vec<u8>]) -> CacheKey {
         let mut maker = KeyMaker::new("test 1");
         inputs.iter().for_each(|i| maker.add(i));
         maker.finish()
@@ -112,7 +112,7 @@ mod tests {
             &"g".repeat(32),
             &"+1".repeat(16),
         ] {
-            assert_eq!(text.parse::<Key>(), Err(NotAKey), "{text}");
+            assert_eq!(text.parse::<CacheKey>(), Err(NotAKey), "{text}");
         }
     }
 }

@@ -33,14 +33,14 @@ mod run;
 
 pub use cache::{Cache, ImageFile};
 pub use error::{BuildError, RecipeError};
-pub use forkyard_confine::Reach;
+pub use forkyard_confine::FetchReach;
 pub use import::{
-    ArchiveError, Cancel, DiskError, Dockerfile, EXPORT, ImportError, Imported, InvalidDockerfile,
-    Provenance, Scrub, Source, unpack_as_told,
+    ArchiveError, Cancel, DiskImportError, Dockerfile, EXPORT, ImportError, Imported,
+    InvalidDockerfile, Provenance, Scrub, Source, unpack_as_told,
 };
 pub use initramfs::{GuestFiles, Reseed};
-pub use kernel::{Kernel, KernelChoice};
-pub use key::{Key, NotAKey};
+pub use kernel::{GuestKernel, KernelChoice};
+pub use key::{CacheKey, NotAKey};
 pub use modules::ModuleError;
-pub use progress::Event;
+pub use progress::BuildEvent;
 pub use recipe::Recipe;

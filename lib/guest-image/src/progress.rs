@@ -3,7 +3,7 @@
 /// Something a build did.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Event<'a> {
+pub enum BuildEvent<'a> {
     /// Another process is building the same thing; this one waits for it.
     Waiting,
     /// A new step began: words for a person, such as "unpacking packages".
@@ -14,4 +14,4 @@ pub enum Event<'a> {
 
 /// Receiver of events. Called on the thread that builds; whatever it does, the
 /// build waits for.
-pub(crate) type Progress<'a> = &'a mut dyn FnMut(Event<'_>);
+pub(crate) type Progress<'a> = &'a mut dyn FnMut(BuildEvent<'_>);

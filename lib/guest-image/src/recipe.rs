@@ -22,7 +22,7 @@
 
 use crate::{
     error::RecipeError,
-    key::{Key, KeyMaker},
+    key::{CacheKey, KeyMaker},
 };
 use forkyard_types::ByteCount;
 use serde::{Deserialize, Serialize};
@@ -161,7 +161,7 @@ impl Recipe {
 
     /// Key of the image: changes with everything the recipe says (its comments
     /// are not part of that) and with the content of every file it names.
-    pub fn key(&self) -> Result<Key, RecipeError> {
+    pub fn key(&self) -> Result<CacheKey, RecipeError> {
         let mut key = KeyMaker::new(BUILDER);
         // Field by field in the order of declaration, so the same recipe is
         // always the same text.

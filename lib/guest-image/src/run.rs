@@ -3,7 +3,7 @@
 use crate::{
     error::BuildError,
     import::Cancel,
-    progress::{Event, Progress},
+    progress::{BuildEvent, Progress},
 };
 use forkyard_confine::{Building, Confinement, confine, confine_builder};
 use forkyard_sys_host::process::{PidFd, spawn_first_and_stay};
@@ -287,7 +287,7 @@ fn report(stderr: impl Read, lines: usize, progress: Progress<'_>) -> VecDeque<S
         if line.is_empty() {
             continue;
         }
-        progress(Event::Output(line));
+        progress(BuildEvent::Output(line));
         if tail.len() == lines {
             tail.pop_front();
         }
@@ -298,7 +298,7 @@ fn report(stderr: impl Read, lines: usize, progress: Progress<'_>) -> VecDeque<S
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forkyard_confine::{Ends, NOBODY, Network, Who};
+    use forkyard_confine::{Lifespan, NOBODY, Network, Who};
     use std::os::unix::fs::MetadataExt;
 
     const SH: Program = Program::new("sh", "dash");
@@ -358,7 +358,7 @@ mod tests {
                     writes: &[&writes],
                     largest: 4096,
                     network: Network::None,
-                    ends: Ends::WithStarter,
+                    ends: Lifespan::WithStarter,
                 };
                 call.confined(to).expect("root").run(&mut |_| {})
             };
@@ -386,7 +386,7 @@ mod tests {
                 writes: &[&tree],
                 largest: 4096,
                 network: Network::None,
-                ends: Ends::WithStarter,
+                ends: Lifespan::WithStarter,
             };
             call.confined(to).expect("root").run(&mut |_| {})
         };
@@ -450,7 +450,7 @@ mod tests {
             .call()
             .args(["-c", "echo out; echo one >&2; echo two >&2"])
             .run(&mut |e| {
-                if let Event::Output(line) = e {
+                if let BuildEvent::Output(line) = e {
                     said.push(line.to_owned());
                 }
             })

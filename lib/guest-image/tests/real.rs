@@ -2,7 +2,7 @@
 //!
 //! Takes root, a network and some seconds.
 
-use forkyard_guest_image::{Cache, Event, GuestFiles, ImageFile, KernelChoice, Recipe};
+use forkyard_guest_image::{BuildEvent, Cache, GuestFiles, ImageFile, KernelChoice, Recipe};
 use std::{
     fs,
     io::{BufRead, BufReader},
@@ -65,7 +65,7 @@ fn tiny_is_a_sound_file_system_and_boots_with_the_fetched_kernel() {
     };
     let mut steps = 0;
     let kernel = cache.kernel(&KernelChoice::Debian, |e| {
-        steps += u32::from(matches!(e, Event::Step(_)));
+        steps += u32::from(matches!(e, BuildEvent::Step(_)));
     });
     let kernel = kernel.expect("fetched");
     assert!(steps > 0, "fetched without a word");

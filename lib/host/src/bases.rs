@@ -12,11 +12,11 @@ use crate::{
 };
 use forkyard_events::Broadcast;
 use forkyard_guest_image::{
-    Cache, Cancel, Dockerfile, GuestFiles, ImageFile, ImportError, Imported, Kernel, KernelChoice,
-    Reach, Recipe, Scrub, Source,
+    Cache, Cancel, Dockerfile, FetchReach, GuestFiles, GuestKernel, ImageFile, ImportError,
+    Imported, KernelChoice, Recipe, Scrub, Source,
 };
 use forkyard_image::{Lineage, write_file};
-use forkyard_pager::{PagerClient, PagerError, Refusal};
+use forkyard_pager::{PagerClient, PagerError, PagerRefusal};
 use forkyard_types::{
     ByteCount, EventSubject, GuestImage, ImageChanged, ImageId, ImageName, ImageOrigin,
     ImageReference, Occurrence, Start,
@@ -103,7 +103,7 @@ impl Bases {
         .await
     }
 
-    fn initramfs(&self, kernel: &Kernel) -> Result<PathBuf, PartsError> {
+    fn initramfs(&self, kernel: &GuestKernel) -> Result<PathBuf, PartsError> {
         let guest = GuestFiles::in_dir(&self.folders.guest());
         Ok(self.cache().initramfs(kernel, &guest)?)
     }
@@ -179,7 +179,7 @@ impl Bases {
     /// Has the pager serve a root disk no longer.
     fn retire(&self, file: &ImageFile) -> Result<(), PartsError> {
         match self.pager.retire(image_id(file)) {
-            Ok(()) | Err(PagerError::Refused(Refusal::UnknownImage { .. })) => {}
+            Ok(()) | Err(PagerError::Refused(PagerRefusal::UnknownImage { .. })) => {}
             Err(error) => return Err(error.into()),
         }
         let layer = self.layer_path(file);
@@ -215,7 +215,7 @@ impl Bases {
     pub fn pull(
         &self,
         name: &ImageName,
-        (reference, reach): (&ImageReference, Reach),
+        (reference, reach): (&ImageReference, FetchReach),
         what: (Option<ByteCount>, Start),
         cancel: &Cancel,
     ) -> Result<GuestImage, PartsError> {
@@ -393,7 +393,7 @@ impl Bases {
         let layer = File::open(&path).map_err(PartsError::io("read", &path))?;
         match self.pager.publish(lineage, layer) {
             // Two VMs may boot from it for the first time at once.
-            Ok(()) | Err(PagerError::Refused(Refusal::AlreadyExists { .. })) => Ok(served),
+            Ok(()) | Err(PagerError::Refused(PagerRefusal::AlreadyExists { .. })) => Ok(served),
             Err(error) => Err(error.into()),
         }
     }
@@ -475,6 +475,6 @@ fn view_of_imported(image: &Imported) -> Result<GuestImage, PartsError> {
     })
 }
 
-fn narrate(event: forkyard_guest_image::Event<'_>) {
+fn narrate(event: forkyard_guest_image::BuildEvent<'_>) {
     tracing::debug!(?event, "building");
 }

@@ -5,7 +5,7 @@ use forkyard_guest_image::{BuildError, ImportError, RecipeError};
 use forkyard_image::ImageError;
 use forkyard_network::NetworkError;
 use forkyard_pager::PagerError;
-use forkyard_records::StoreError;
+use forkyard_records::RecordsError;
 use forkyard_types::ErrorKind;
 use forkyard_vm::{VmError, engine_hint, engine_kind, records_hint, records_kind};
 use forkyard_vmm::VmmError;
@@ -100,7 +100,7 @@ pub enum PartsError {
     Vmm(#[from] VmmError),
     /// The records cannot be used.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] RecordsError),
     /// The pager failed.
     #[error("the pager failed")]
     Pager(#[from] PagerError),

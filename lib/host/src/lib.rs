@@ -29,7 +29,7 @@ pub use error::{BROKEN, PartsError};
 pub use folders::Folders;
 pub use full::{FULL, is_full};
 pub use options::{GuestBounds, Options, SettleFirst, UnknownOrder};
-pub use own_folders::Held;
+pub use own_folders::OwnedFolders;
 pub use parts::{MakeEngine, Parts, qemu};
 pub use slices::{allocated, backing_of, slices_of};
 

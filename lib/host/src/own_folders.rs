@@ -41,7 +41,7 @@ const OURS: [&str; 16] = [
 
 /// Folders of a daemon that starts, which has them alone.
 #[derive(Debug)]
-pub struct Held {
+pub struct OwnedFolders {
     folders: Folders,
     /// Those that this start made, the upper ones first, and then the locks that it made.
     made: Vec<PathBuf>,
@@ -49,7 +49,7 @@ pub struct Held {
     locks: [File; 2],
 }
 
-impl Held {
+impl OwnedFolders {
     /// Makes them, and locks that of sockets and that of records. Of those that it makes none stays
     /// if it fails.
     pub fn take(folders: &Folders) -> Result<Self, PartsError> {
@@ -278,16 +278,16 @@ mod tests {
             share: at("share"),
         };
         fs::set_permissions(folder.path(), fs::Permissions::from_mode(0o755)).expect("set");
-        let held = Held::take(&folders).expect("taken");
+        let held = OwnedFolders::take(&folders).expect("taken");
         assert!(matches!(
-            Held::take(&folders),
+            OwnedFolders::take(&folders),
             Err(PartsError::Locked { .. })
         ));
         let other = Folders {
             run: at("other"),
             ..folders.clone()
         };
-        let refused = Held::take(&other).expect_err("the records are taken");
+        let refused = OwnedFolders::take(&other).expect_err("the records are taken");
         assert!(matches!(refused, PartsError::StateLocked { run, .. } if run == folders.run));
         assert!(!at("other").exists());
         held.undo();
@@ -301,7 +301,7 @@ mod tests {
             run: folders.state.clone(),
             ..folders
         };
-        let refused = Held::take(&one).expect_err("one folder for both");
+        let refused = OwnedFolders::take(&one).expect_err("one folder for both");
         assert!(refused.to_string().contains("are one"), "{refused}");
     }
 
@@ -319,7 +319,7 @@ mod tests {
                 share: at("share"),
             };
             let starts = std::thread::scope(|scope| {
-                let starts = [(); 8].map(|()| scope.spawn(|| Held::take(&folders)));
+                let starts = [(); 8].map(|()| scope.spawn(|| OwnedFolders::take(&folders)));
                 starts.map(|start| start.join().expect("ended"))
             });
             let (held, late): (Vec<_>, Vec<_>) = starts.into_iter().partition(Result::is_ok);

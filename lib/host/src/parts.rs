@@ -4,14 +4,14 @@
 //! removed, and so are the rules. With VMs, both stay as they are. Folders are `own_folders`' matter.
 
 use crate::{
-    Bases, Folders, Options, PartsError, blocking::blocking, own_folders::Held, pager::Pager,
-    pager_process,
+    Bases, Folders, Options, PartsError, blocking::blocking, own_folders::OwnedFolders,
+    pager::Pager, pager_process,
 };
 use forkyard_disk::QemuImg;
 use forkyard_events::Broadcast;
 use forkyard_network::{Closed, Networks};
 use forkyard_pager::{PagerClient, PagerError, Shutdown};
-use forkyard_records::Store;
+use forkyard_records::Records;
 use forkyard_types::{FamilyId, VmId};
 use forkyard_vm::{Registry, gid, lock};
 use forkyard_vmm::{Engine, Qemu, QemuConfig, VmmError};
@@ -44,7 +44,7 @@ pub struct Parts {
     /// Choices of the operator.
     pub options: Options,
     /// Records.
-    pub store: Store,
+    pub store: Records,
     /// Networks of families.
     pub network: Networks,
     /// Runs machines.
@@ -60,14 +60,14 @@ pub struct Parts {
 }
 
 /// Parts that are opened one after the other.
-type Opened = (Store, Arc<dyn Engine>, Networks, PagerClient);
+type Opened = (Records, Arc<dyn Engine>, Networks, PagerClient);
 
 impl Parts {
     /// Opens the parts of a host in folders that this daemon has alone. Of a start that fails nothing stays, unless there are VMs.
     /// Not cancel-safe: folders, rules of the network and a pager may be left, which the next call takes
     /// over.
     pub async fn open(
-        held: Held,
+        held: OwnedFolders,
         options: Options,
         engine: MakeEngine,
     ) -> Result<Self, PartsError> {
@@ -194,7 +194,7 @@ async fn open(
     options: Options,
     engine: MakeEngine,
 ) -> Result<Opened, PartsError> {
-    let store = Store::open(&folders.database())?;
+    let store = Records::open(&folders.database())?;
     let closed = store.closed()?.into_iter();
     let closed = closed.map(|(at, transport)| Closed { at, transport });
     let engine = engine(folders, options)?;

@@ -1,7 +1,7 @@
 //! Slices of VMs' disks: which a VM writes, and which users may read and write them.
 
 use crate::{Parts, PartsError};
-use forkyard_disk::{Access, seal, set_access};
+use forkyard_disk::{SliceAccess, seal, set_access};
 use forkyard_records::VmRecord;
 use forkyard_types::{ByteCount, DiskSlice, VmState};
 use forkyard_vm::Vm;
@@ -52,8 +52,8 @@ impl Parts {
 
     /// Returns the access to files of a VM's disk: its QEMU, which may
     /// write, and its family's, which may read.
-    pub fn access(&self, record: &VmRecord) -> Result<Access, PartsError> {
-        Ok(Access {
+    pub fn access(&self, record: &VmRecord) -> Result<SliceAccess, PartsError> {
+        Ok(SliceAccess {
             uid: record.uid,
             gid: self.gid_of(record.family)?,
         })

@@ -16,7 +16,7 @@ static ZERO_PAGE: [u8; PAGE_SIZE] = [0; PAGE_SIZE];
 
 /// Result of [`write_file`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Written {
+pub struct WriteSummary {
     /// Size of the image: the source's, its last page filled up with zeros.
     pub pages: PageCount,
     /// Pages of it that hold data; the others are zero and take no space.
@@ -27,7 +27,11 @@ pub struct Written {
 /// file `dest`, which is a layer of its own afterwards: `lineage` should name
 /// no parent, or the zero pages left out would show the parent's. Holes are
 /// skipped unread. Leaves the file positions of `source` anywhere.
-pub fn write_file(source: &File, lineage: Lineage, dest: &File) -> Result<Written, ImageError> {
+pub fn write_file(
+    source: &File,
+    lineage: Lineage,
+    dest: &File,
+) -> Result<WriteSummary, ImageError> {
     let size = (&mut &*source)
         .seek(SeekFrom::End(0))
         .map_err(cannot_read)?;
@@ -55,7 +59,7 @@ pub fn write_file(source: &File, lineage: Lineage, dest: &File) -> Result<Writte
         from = data.end;
     }
     let data = builder.finish(dest)?;
-    Ok(Written { pages, data })
+    Ok(WriteSummary { pages, data })
 }
 
 /// Writes the pages that are not zero to the slots from `next` on; answers the

@@ -84,6 +84,6 @@ pub use checksum::Checksum;
 pub use error::{Flaw, ImageError};
 pub use format::{Lineage, Slot};
 pub use image::Image;
-pub use import::{Written, write_file};
+pub use import::{WriteSummary, write_file};
 pub use layer::{Holdings, Layer};
 pub use rewrite::{Temper, rewrite};

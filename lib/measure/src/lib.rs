@@ -45,7 +45,7 @@ mod silence;
 
 pub use crowd::CrowdSample;
 pub use error::BenchError;
-pub use machine::{Accel, Facts};
+pub use machine::{Accel, MachineFacts};
 pub use pages::{PageSample, Spared, pages};
 pub use pauses::{PauseSample, Way};
 pub use plain::{Plain, Saved};
@@ -79,7 +79,7 @@ pub enum Experiment {
 
 /// Options of a run.
 #[derive(Clone, Debug, Serialize)]
-pub struct Options {
+pub struct MeasureOptions {
     /// Experiments.
     pub experiments: Vec<Experiment>,
     /// Numbers of clones.
@@ -100,7 +100,7 @@ pub struct Options {
 
 /// Sources of the parts of the baseline.
 #[derive(Clone, Debug)]
-pub struct Places {
+pub struct BaselineSources {
     /// Guest images and kernels.
     pub cache: PathBuf,
     /// Recipes and the guest's programs.
@@ -111,9 +111,9 @@ pub struct Places {
 #[derive(Clone, Debug, Serialize)]
 pub struct Results {
     /// Options of the run.
-    pub options: Options,
+    pub options: MeasureOptions,
     /// The machine it ran on.
-    pub machine: Facts,
+    pub machine: MachineFacts,
     /// Every sample, in the order they were taken.
     pub samples: Vec<Sample>,
     /// Every silence, likewise.
@@ -131,10 +131,10 @@ pub struct Results {
 /// Means of an experiment.
 struct Bench<'a> {
     client: &'a Client,
-    places: &'a Places,
+    places: &'a BaselineSources,
     /// Accelerator that the daemon gives its guests: the baseline has the same.
     accel: Accel,
-    options: &'a Options,
+    options: &'a MeasureOptions,
     label: Label,
     tell: &'a dyn Fn(&str),
 }
@@ -143,8 +143,8 @@ struct Bench<'a> {
 /// terminate ends it as an error. Nothing it started is left, whatever happens.
 pub async fn run(
     client: &Client,
-    places: &Places,
-    options: Options,
+    places: &BaselineSources,
+    options: MeasureOptions,
     tell: impl Fn(&str),
 ) -> Result<Results, BenchError> {
     let label = Label::random();

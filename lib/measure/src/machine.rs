@@ -43,7 +43,7 @@ impl fmt::Display for Accel {
 
 /// Properties of the machine. What cannot be found out is left empty.
 #[derive(Clone, Debug, Default, Serialize)]
-pub struct Facts {
+pub struct MachineFacts {
     /// Cores.
     pub cores: usize,
     /// The processor.
@@ -63,12 +63,12 @@ pub struct Facts {
 }
 
 /// Looks around.
-pub fn facts() -> Facts {
+pub fn facts() -> MachineFacts {
     let processors = read("/proc/cpuinfo");
     let model = processors
         .lines()
         .find_map(|line| line.strip_prefix("model name")?.split_once(": "));
-    Facts {
+    MachineFacts {
         cores: thread::available_parallelism().map_or(0, |cores| cores.get()),
         processor: model.map(|(_, name)| name.to_owned()).unwrap_or_default(),
         kernel: read("/proc/sys/kernel/osrelease").trim().to_owned(),

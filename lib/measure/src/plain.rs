@@ -4,7 +4,7 @@
 //! way it is commonly done; or into the disk's own file, by savevm.
 
 use crate::{
-    BenchError, Contender, Places, Sample, SilenceSample,
+    BaselineSources, BenchError, Contender, Sample, SilenceSample,
     forked::{SETTLE, fill, ms},
     machine::{Accel, cpu_ms, private_mib},
     monitor::Monitor,
@@ -73,7 +73,7 @@ struct Born {
 impl Plain {
     /// Boots it, with as much in its memory as wanted.
     pub async fn boot(
-        places: &Places,
+        places: &BaselineSources,
         accel: Accel,
         vcpus: u8,
         memory_mib: u64,
@@ -305,7 +305,7 @@ async fn write(monitor: &mut Monitor, next: &Path, memory: &Path) -> Result<(), 
 
 impl Nursery {
     async fn new(
-        places: Places,
+        places: BaselineSources,
         accel: Accel,
         vcpus: u8,
         memory_mib: u64,

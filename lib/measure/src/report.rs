@@ -273,7 +273,7 @@ pub(crate) fn mib(size: ByteCount) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Facts, Options};
+    use crate::{MachineFacts, MeasureOptions};
 
     fn spread(values: &[f64]) -> Option<(f64, f64, f64)> {
         let Spread {
@@ -307,7 +307,7 @@ mod tests {
             report: None,
         };
         let results = Results {
-            options: Options {
+            options: MeasureOptions {
                 clones: vec![1, 4],
                 rounds: 1,
                 memory_mib: 512,
@@ -317,7 +317,7 @@ mod tests {
                 crowd: Vec::new(),
                 experiments: vec![Experiment::Race],
             },
-            machine: Facts::default(),
+            machine: MachineFacts::default(),
             samples: vec![
                 sample(Contender::Warm, 1, 10.0),
                 sample(Contender::Migrate, 1, 30.0),

@@ -8,14 +8,14 @@ pub struct Export {
     /// Size in bytes.
     pub size: u64,
     /// Permission to write.
-    pub access: Access,
+    pub access: ExportAccess,
     /// Number of connections that may have it open.
     pub sharing: Sharing,
 }
 
 /// Permission to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
+pub enum ExportAccess {
     /// Reads and writes.
     ReadWrite,
     /// Reads alone.
@@ -33,7 +33,7 @@ pub enum Sharing {
 
 /// Refusal to describe or open an export.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Denied {
+pub enum ExportDenied {
     /// No export has this name.
     Unknown(String),
     /// Refused for now, or to this client. Carries the reason.
@@ -47,9 +47,9 @@ pub trait Exports {
     /// Names to list.
     fn names(&mut self) -> Vec<String>;
     /// Describes an export without opening it.
-    fn describe(&mut self, name: &str) -> Result<Export, Denied>;
+    fn describe(&mut self, name: &str) -> Result<Export, ExportDenied>;
     /// Opens an export. Called once a connection at most.
-    fn open(&mut self, name: &str) -> Result<Export, Denied>;
+    fn open(&mut self, name: &str) -> Result<Export, ExportDenied>;
 }
 
 impl Export {
@@ -58,8 +58,10 @@ impl Export {
         use export_flag as flag;
         let mut flags = flag::HAS_FLAGS | flag::FLUSH | flag::CACHE;
         flags |= match self.access {
-            Access::ReadWrite => flag::FUA | flag::TRIM | flag::WRITE_ZEROES | flag::FAST_ZERO,
-            Access::ReadOnly => flag::READ_ONLY,
+            ExportAccess::ReadWrite => {
+                flag::FUA | flag::TRIM | flag::WRITE_ZEROES | flag::FAST_ZERO
+            }
+            ExportAccess::ReadOnly => flag::READ_ONLY,
         };
         flags |= match self.sharing {
             Sharing::One => 0,
@@ -72,7 +74,7 @@ impl Export {
     }
 }
 
-impl Denied {
+impl ExportDenied {
     /// Type of the reply, and its message.
     pub(crate) fn reply(&self) -> (u32, &str) {
         match self {

@@ -1,13 +1,13 @@
 //! Fixed newstyle negotiation.
 //!
 //! ```text
-//! Flags --client's flags--> Options --GO, EXPORT_NAME--> Turn::Opened
-//!                            |   ^      ABORT ---------> Turn::Ended
+//! Flags --client's flags--> Options --GO, EXPORT_NAME--> HandshakeStep::Opened
+//!                            |   ^      ABORT ---------> HandshakeStep::Ended
 //!              too long: Skipping +
 //! ```
 
 use crate::{
-    Broken, Denied, Export, Exports,
+    Broken, Export, ExportDenied, Exports,
     options::{ALLOCATION_ID, Contexts, Wanted, context, listed, reply},
     wire::{
         Fields, MAX_OPTION, MAX_PAYLOAD, NBD_MAGIC, OPTION_HEADER, OPTION_MAGIC, answer, hello,
@@ -41,7 +41,7 @@ enum Phase {
 
 /// Outcome of a step.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum HandshakeStep {
     /// Not before so many bytes are there, those given counted.
     Need(usize),
     /// So many bytes are used; send these, and go on.
@@ -105,14 +105,18 @@ impl Handshake {
     }
 
     /// Takes what has been received and not been used, and says what to do.
-    pub fn step(&mut self, input: &[u8], exports: &mut dyn Exports) -> Result<Turn, Broken> {
+    pub fn step(
+        &mut self,
+        input: &[u8],
+        exports: &mut dyn Exports,
+    ) -> Result<HandshakeStep, Broken> {
         match self.phase {
             Phase::Flags => self.flags(input),
             Phase::Options => self.option(input, exports),
             Phase::Skipping(left) => {
                 let used = left.min(input.len());
                 if used == 0 {
-                    return Ok(Turn::Need(1));
+                    return Ok(HandshakeStep::Need(1));
                 }
                 self.phase = match left - used {
                     0 => Phase::Options,
@@ -123,9 +127,9 @@ impl Handshake {
         }
     }
 
-    fn flags(&mut self, input: &[u8]) -> Result<Turn, Broken> {
+    fn flags(&mut self, input: &[u8]) -> Result<HandshakeStep, Broken> {
         let Some(flags) = Fields(input).u32() else {
-            return Ok(Turn::Need(4));
+            return Ok(HandshakeStep::Need(4));
         };
         let known = u32::from(hello::FIXED_NEWSTYLE | hello::NO_ZEROES);
         if flags & !known != 0 {
@@ -136,12 +140,12 @@ impl Handshake {
         Ok(silent(4))
     }
 
-    fn option(&mut self, input: &[u8], exports: &mut dyn Exports) -> Result<Turn, Broken> {
+    fn option(&mut self, input: &[u8], exports: &mut dyn Exports) -> Result<HandshakeStep, Broken> {
         let mut fields = Fields(input);
         let (Some(magic), Some(option), Some(length)) =
             (fields.bytes(8), fields.u32(), fields.u32())
         else {
-            return Ok(Turn::Need(OPTION_HEADER));
+            return Ok(HandshakeStep::Need(OPTION_HEADER));
         };
         if magic != OPTION_MAGIC {
             return Err(Broken::Magic);
@@ -156,14 +160,14 @@ impl Handshake {
             let mut bytes = Vec::new();
             let why = b"option is longer than 64 KiB";
             reply(&mut bytes, option, answer::TOO_BIG, why);
-            return Ok(Turn::Send {
+            return Ok(HandshakeStep::Send {
                 used: OPTION_HEADER,
                 bytes,
             });
         }
         let used = OPTION_HEADER + whole;
         let Some(data) = fields.bytes(whole) else {
-            return Ok(Turn::Need(used));
+            return Ok(HandshakeStep::Need(used));
         };
         self.count()?;
         self.answer(option, data, used, exports)
@@ -183,14 +187,14 @@ impl Handshake {
         data: &[u8],
         used: usize,
         exports: &mut dyn Exports,
-    ) -> Result<Turn, Broken> {
+    ) -> Result<HandshakeStep, Broken> {
         let mut bytes = Vec::new();
         let out = &mut bytes;
         match option {
             option::EXPORT_NAME => return self.export_name(data, used, exports),
             option::ABORT => {
                 reply(out, option, answer::ACK, &[]);
-                return Ok(Turn::Ended { bytes });
+                return Ok(HandshakeStep::Ended { bytes });
             }
             option::LIST if data.is_empty() => {
                 for name in exports.names() {
@@ -200,7 +204,7 @@ impl Handshake {
             }
             option::INFO | option::GO => {
                 if let Some(agreed) = self.info(option, data, out, exports) {
-                    return Ok(Turn::Opened {
+                    return Ok(HandshakeStep::Opened {
                         used,
                         bytes,
                         agreed,
@@ -221,7 +225,7 @@ impl Handshake {
             // STARTTLS too: a layer below may have encrypted the connection already.
             other => reply(out, other, answer::UNSUPPORTED, b"unknown option"),
         }
-        Ok(Turn::Send { used, bytes })
+        Ok(HandshakeStep::Send { used, bytes })
     }
 
     fn export_name(
@@ -229,7 +233,7 @@ impl Handshake {
         data: &[u8],
         used: usize,
         exports: &mut dyn Exports,
-    ) -> Result<Turn, Broken> {
+    ) -> Result<HandshakeStep, Broken> {
         let name = std::str::from_utf8(data).map_err(|_| Broken::NoSuchExport)?;
         let export = exports.open(name).map_err(|_| Broken::NoSuchExport)?;
         let mut bytes = export.size.to_be_bytes().to_vec();
@@ -238,7 +242,7 @@ impl Handshake {
             bytes.extend_from_slice(&[0; ZEROES]);
         }
         let agreed = self.agreed(name, export);
-        Ok(Turn::Opened {
+        Ok(HandshakeStep::Opened {
             used,
             bytes,
             agreed,
@@ -310,12 +314,12 @@ impl Handshake {
     }
 }
 
-fn refuse(out: &mut Vec<u8>, option: u32, denied: &Denied) {
+fn refuse(out: &mut Vec<u8>, option: u32, denied: &ExportDenied) {
     let (kind, why) = denied.reply();
     reply(out, option, kind, why.as_bytes());
 }
 
-fn silent(used: usize) -> Turn {
+fn silent(used: usize) -> HandshakeStep {
     let bytes = Vec::new();
-    Turn::Send { used, bytes }
+    HandshakeStep::Send { used, bytes }
 }

@@ -26,14 +26,14 @@ mod wire;
 #[cfg(test)]
 mod tests;
 
-pub use export::{Access, Denied, Export, Exports, Sharing};
-pub use handshake::{Agreed, Handshake, Replies, Turn};
-pub use reply::{Extent, Reply};
+pub use export::{Export, ExportAccess, ExportDenied, Exports, Sharing};
+pub use handshake::{Agreed, Handshake, HandshakeStep, Replies};
+pub use reply::{Extent, ReplyEncoder};
 pub use transmission::{
-    Command, Cookie, Durability, Extents, Fragments, Incoming, Range, Request, Transmission,
-    Zeroing,
+    ByteRange, Cookie, DecodeOutcome, Durability, Extents, Fragments, NbdCommand, Request,
+    Transmission, Zeroing,
 };
-pub use wire::{ErrorCode, MAX_OPTION, MAX_PAYLOAD};
+pub use wire::{MAX_OPTION, MAX_PAYLOAD, NbdError};
 
 /// Violation of the protocol that leaves no way to go on: the connection is to be closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]

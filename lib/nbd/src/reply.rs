@@ -1,14 +1,14 @@
 //! Replies to requests.
 
 use crate::{
-    Cookie, ErrorCode, Range, Replies,
+    ByteRange, Cookie, NbdError, Replies,
     options::ALLOCATION_ID,
     wire::{CHUNK_MAGIC, SIMPLE_REPLY_MAGIC, chunk},
 };
 
 /// Encoder of replies, in the form agreed on. Appends to buffers of the caller's.
 #[derive(Clone, Copy, Debug)]
-pub struct Reply(pub(crate) Replies);
+pub struct ReplyEncoder(pub(crate) Replies);
 
 /// Run of bytes with one status.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +24,7 @@ impl Extent {
     const HOLE: u32 = 3;
 }
 
-impl Reply {
+impl ReplyEncoder {
     /// Appends success without data.
     pub fn done(self, out: &mut Vec<u8>, cookie: Cookie) {
         match self.0 {
@@ -36,7 +36,7 @@ impl Reply {
     }
 
     /// Appends a failure.
-    pub fn failed(self, out: &mut Vec<u8>, cookie: Cookie, error: ErrorCode) {
+    pub fn failed(self, out: &mut Vec<u8>, cookie: Cookie, error: NbdError) {
         match self.0 {
             Replies::Simple => simple(out, cookie, error.number()),
             Replies::Structured | Replies::WithBlockStatus => {
@@ -48,7 +48,7 @@ impl Reply {
     }
 
     /// Appends what goes before the bytes of a read. As many as `range` has must follow.
-    pub fn data(self, out: &mut Vec<u8>, cookie: Cookie, range: Range) {
+    pub fn data(self, out: &mut Vec<u8>, cookie: Cookie, range: ByteRange) {
         match self.0 {
             Replies::Simple => simple(out, cookie, 0),
             // A chunk of data has one byte at least.
@@ -65,7 +65,7 @@ impl Reply {
     /// Appends the whole reply to a read of zeroes, if it can be told without sending them.
     /// False if it cannot, and nothing was appended.
     #[must_use]
-    pub fn hole(self, out: &mut Vec<u8>, cookie: Cookie, range: Range) -> bool {
+    pub fn hole(self, out: &mut Vec<u8>, cookie: Cookie, range: ByteRange) -> bool {
         if self.0 == Replies::Simple || range.length == 0 {
             return false;
         }

@@ -1,9 +1,9 @@
 //! Conversations, byte by byte, and what hostile clients make of them.
 
 use crate::{
-    Access, Agreed, Broken, Command, Cookie, Denied, Durability, ErrorCode, Export, Exports,
-    Extent, Extents, Fragments, Handshake, Incoming, MAX_OPTION, MAX_PAYLOAD, Range, Replies,
-    Request, Sharing, Transmission, Turn, Zeroing,
+    Agreed, Broken, ByteRange, Cookie, DecodeOutcome, Durability, Export, ExportAccess,
+    ExportDenied, Exports, Extent, Extents, Fragments, Handshake, HandshakeStep, MAX_OPTION,
+    MAX_PAYLOAD, NbdCommand, NbdError, Replies, Request, Sharing, Transmission, Zeroing,
 };
 use proptest::prelude::*;
 
@@ -17,7 +17,7 @@ impl One {
     fn export() -> Export {
         Export {
             size: SIZE,
-            access: Access::ReadWrite,
+            access: ExportAccess::ReadWrite,
             sharing: Sharing::Many,
         }
     }
@@ -27,14 +27,14 @@ impl Exports for One {
     fn names(&mut self) -> Vec<String> {
         vec!["d".into()]
     }
-    fn describe(&mut self, name: &str) -> Result<Export, Denied> {
+    fn describe(&mut self, name: &str) -> Result<Export, ExportDenied> {
         match name {
             "d" => Ok(Self::export()),
-            "busy" => Err(Denied::Policy("open elsewhere".into())),
-            _ => Err(Denied::Unknown("no such volume".into())),
+            "busy" => Err(ExportDenied::Policy("open elsewhere".into())),
+            _ => Err(ExportDenied::Unknown("no such volume".into())),
         }
     }
-    fn open(&mut self, name: &str) -> Result<Export, Denied> {
+    fn open(&mut self, name: &str) -> Result<Export, ExportDenied> {
         let found = self.describe(name)?;
         self.opened += 1;
         Ok(found)
@@ -97,7 +97,7 @@ fn speak(input: &[u8], at_once: usize) -> (Vec<u8>, Result<Option<Agreed>, Broke
     let outcome = loop {
         match handshake.step(&input[start..end], &mut exports) {
             Err(broken) => break Err(broken),
-            Ok(Turn::Need(least)) => {
+            Ok(HandshakeStep::Need(least)) => {
                 assert!(least > end - start, "asked for what was there");
                 assert!(least <= 16 + MAX_OPTION as usize, "asked for too much");
                 if end == input.len() {
@@ -105,12 +105,12 @@ fn speak(input: &[u8], at_once: usize) -> (Vec<u8>, Result<Option<Agreed>, Broke
                 }
                 end = (end + at_once).min(input.len());
             }
-            Ok(Turn::Send { used, bytes }) => {
+            Ok(HandshakeStep::Send { used, bytes }) => {
                 assert!(used > 0 && start + used <= end);
                 sent.extend(bytes);
                 start += used;
             }
-            Ok(Turn::Opened {
+            Ok(HandshakeStep::Opened {
                 used,
                 bytes,
                 agreed,
@@ -119,7 +119,7 @@ fn speak(input: &[u8], at_once: usize) -> (Vec<u8>, Result<Option<Agreed>, Broke
                 sent.extend(bytes);
                 break Ok(Some(agreed));
             }
-            Ok(Turn::Ended { bytes }) => {
+            Ok(HandshakeStep::Ended { bytes }) => {
                 sent.extend(bytes);
                 break Ok(None);
             }
@@ -236,7 +236,7 @@ fn clients_out_of_bounds_are_cut_off() {
     assert_eq!(speak(&input, 1 << 20).1, Err(Broken::TooManyOptions(1001)));
 }
 
-fn opened(access: Access, replies: Replies) -> Transmission {
+fn opened(access: ExportAccess, replies: Replies) -> Transmission {
     let export = Export {
         access,
         ..One::export()
@@ -256,8 +256,8 @@ fn request(flags: u16, kind: u16, offset: u64, length: u32) -> Vec<u8> {
 
 #[test]
 fn requests_are_understood() {
-    let side = opened(Access::ReadWrite, Replies::WithBlockStatus);
-    let range = Range {
+    let side = opened(ExportAccess::ReadWrite, Replies::WithBlockStatus);
+    let range = ByteRange {
         offset: 4096,
         length: 3,
     };
@@ -267,25 +267,28 @@ fn requests_are_understood() {
     let cases = [
         (
             request(4, 0, 4096, 3),
-            Command::Read {
+            NbdCommand::Read {
                 range,
                 fragments: Fragments::Forbidden,
             },
         ),
         (
             write,
-            Command::Write {
+            NbdCommand::Write {
                 offset: 4096,
                 data: b"abc",
                 durability: Durability::Durable,
             },
         ),
-        (request(0, 3, 0, 0), Command::Flush),
-        (request(0, 4, 4096, 3), Command::Trim { range, durability }),
-        (request(0, 5, 4096, 3), Command::Cache(range)),
+        (request(0, 3, 0, 0), NbdCommand::Flush),
+        (
+            request(0, 4, 4096, 3),
+            NbdCommand::Trim { range, durability },
+        ),
+        (request(0, 5, 4096, 3), NbdCommand::Cache(range)),
         (
             request(0x12, 6, 4096, 3),
-            Command::WriteZeroes {
+            NbdCommand::WriteZeroes {
                 range,
                 durability,
                 zeroing: Zeroing {
@@ -296,7 +299,7 @@ fn requests_are_understood() {
         ),
         (
             request(8, 7, 4096, 3),
-            Command::BlockStatus {
+            NbdCommand::BlockStatus {
                 range,
                 extents: Extents::One,
             },
@@ -308,25 +311,28 @@ fn requests_are_understood() {
             cookie: Cookie(7),
             command,
         };
-        assert_eq!(side.step(&bytes), Ok(Incoming::Request { used, request }));
+        assert_eq!(
+            side.step(&bytes),
+            Ok(DecodeOutcome::Request { used, request })
+        );
         let cut = side.step(&bytes[..used - 1]);
-        assert!(matches!(cut, Ok(Incoming::Need(least)) if least <= used && least >= 28));
+        assert!(matches!(cut, Ok(DecodeOutcome::Need(least)) if least <= used && least >= 28));
     }
-    assert_eq!(side.step(&request(0, 2, 0, 0)), Ok(Incoming::Ended));
+    assert_eq!(side.step(&request(0, 2, 0, 0)), Ok(DecodeOutcome::Ended));
 }
 
 #[test]
 fn requests_that_cannot_be_are_refused_with_their_reason() {
-    let writer = opened(Access::ReadWrite, Replies::Simple);
-    let reader = opened(Access::ReadOnly, Replies::Structured);
+    let writer = opened(ExportAccess::ReadWrite, Replies::Simple);
+    let reader = opened(ExportAccess::ReadOnly, Replies::Structured);
     let refused = |side: &Transmission, bytes: &[u8]| match side.step(bytes) {
-        Ok(Incoming::Refused { used, error, .. }) => {
+        Ok(DecodeOutcome::Refused { used, error, .. }) => {
             assert_eq!(used, bytes.len(), "the payload is passed over");
             error
         }
         other => panic!("{other:?}"),
     };
-    use ErrorCode::{Invalid, NoSpace, Overflow, Permission};
+    use NbdError::{Invalid, NoSpace, Overflow, Permission};
     let cases = [
         (request(0, 0, SIZE - 1, 2), Invalid),
         (request(0, 0, u64::MAX, 2), Invalid),
@@ -366,9 +372,9 @@ fn requests_that_cannot_be_are_refused_with_their_reason() {
 #[test]
 fn replies_are_as_the_protocol_has_them() {
     let (mut simple, mut chunk) = (Vec::new(), Vec::new());
-    let plain = opened(Access::ReadOnly, Replies::Simple).reply();
-    let structured = opened(Access::ReadOnly, Replies::Structured).reply();
-    let range = Range {
+    let plain = opened(ExportAccess::ReadOnly, Replies::Simple).reply();
+    let structured = opened(ExportAccess::ReadOnly, Replies::Structured).reply();
+    let range = ByteRange {
         offset: 5,
         length: 2,
     };
@@ -384,7 +390,7 @@ fn replies_are_as_the_protocol_has_them() {
         b"\x66\x8e\x33\xef\0\x01\0\x02\0\0\0\0\0\0\0\x01\0\0\0\x0c\0\0\0\0\0\0\0\x05\0\0\0\x02";
     assert_eq!(chunk, golden);
     chunk.clear();
-    structured.failed(&mut chunk, Cookie(1), ErrorCode::NoSpace);
+    structured.failed(&mut chunk, Cookie(1), NbdError::NoSpace);
     let golden: &[u8] = b"\x66\x8e\x33\xef\0\x01\x80\x01\0\0\0\0\0\0\0\x01\0\0\0\x06\0\0\0\x1c\0\0";
     assert_eq!(chunk, golden);
     chunk.clear();
@@ -430,18 +436,18 @@ proptest! {
         let (offset, length) = if small { (offset % SIZE, length % 64) } else { (offset, length) };
         let input = [request(flags, kind, offset, length), tail].concat();
         for replies in [Replies::Simple, Replies::WithBlockStatus] {
-            match opened(Access::ReadWrite, replies).step(&input) {
-                Ok(Incoming::Need(least)) => {
+            match opened(ExportAccess::ReadWrite, replies).step(&input) {
+                Ok(DecodeOutcome::Need(least)) => {
                     prop_assert!(least > input.len() && least <= 28 + MAX_PAYLOAD as usize);
                 }
-                Ok(Incoming::Request { used, request: Request { command, .. } }) => {
+                Ok(DecodeOutcome::Request { used, request: Request { command, .. } }) => {
                     prop_assert!(used <= input.len());
-                    if let Command::Read { range, .. } | Command::Trim { range, .. } = command {
+                    if let NbdCommand::Read { range, .. } | NbdCommand::Trim { range, .. } = command {
                         prop_assert!(range.offset + u64::from(range.length) <= SIZE);
                     }
                 }
-                Ok(Incoming::Refused { used, .. }) => prop_assert!(used <= input.len()),
-                Ok(Incoming::Ended) => prop_assert_eq!(kind, 2),
+                Ok(DecodeOutcome::Refused { used, .. }) => prop_assert!(used <= input.len()),
+                Ok(DecodeOutcome::Ended) => prop_assert_eq!(kind, 2),
                 Err(broken) => prop_assert_eq!(broken, Broken::PayloadTooLong(length)),
             }
         }

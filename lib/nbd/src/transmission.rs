@@ -1,7 +1,7 @@
 //! Requests, once an export is open.
 
 use crate::{
-    Access, Agreed, Broken, ErrorCode, Replies, Reply,
+    Agreed, Broken, ExportAccess, NbdError, Replies, ReplyEncoder,
     wire::{Fields, MAX_PAYLOAD, REQUEST_HEADER, REQUEST_MAGIC, command, command_flag as flag},
 };
 
@@ -17,7 +17,7 @@ pub struct Cookie(pub u64);
 
 /// Bytes of an export, within its size.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Range {
+pub struct ByteRange {
     /// First byte.
     pub offset: u64,
     /// Number of bytes.
@@ -30,16 +30,16 @@ pub struct Request<'a> {
     /// Name to answer by.
     pub cookie: Cookie,
     /// Command to carry out.
-    pub command: Command<'a>,
+    pub command: NbdCommand<'a>,
 }
 
 /// Command of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Command<'a> {
+pub enum NbdCommand<'a> {
     /// Read bytes.
     Read {
         /// Range of bytes.
-        range: Range,
+        range: ByteRange,
         /// Form of the reply.
         fragments: Fragments,
     },
@@ -57,25 +57,25 @@ pub enum Command<'a> {
     /// Discard bytes; they may read as anything, and here as zero.
     Trim {
         /// Range of bytes.
-        range: Range,
+        range: ByteRange,
         /// Durability before which no answer is given.
         durability: Durability,
     },
     /// Have bytes read as zero.
     WriteZeroes {
         /// Range of bytes.
-        range: Range,
+        range: ByteRange,
         /// Durability before which no answer is given.
         durability: Durability,
         /// Limits on how.
         zeroing: Zeroing,
     },
     /// Read bytes that are going to be asked for.
-    Cache(Range),
+    Cache(ByteRange),
     /// Tell which bytes are allocated.
     BlockStatus {
         /// Range of bytes.
-        range: Range,
+        range: ByteRange,
         /// Extents to report of it.
         extents: Extents,
     },
@@ -119,7 +119,7 @@ pub enum Extents {
 
 /// Outcome of looking at what has been received.
 #[derive(Debug, PartialEq, Eq)]
-pub enum Incoming<'a> {
+pub enum DecodeOutcome<'a> {
     /// No whole request before so many bytes are there, those given counted.
     Need(usize),
     /// A request. So many bytes are used once it is carried out.
@@ -136,7 +136,7 @@ pub enum Incoming<'a> {
         /// Name to answer by.
         cookie: Cookie,
         /// Reason.
-        error: ErrorCode,
+        error: NbdError,
     },
     /// The client wants no more.
     Ended,
@@ -172,20 +172,20 @@ impl Transmission {
     }
 
     /// Encoder of replies.
-    pub fn reply(&self) -> Reply {
-        Reply(self.agreed.replies)
+    pub fn reply(&self) -> ReplyEncoder {
+        ReplyEncoder(self.agreed.replies)
     }
 
     /// Finds the first request in what has been received and not been used.
-    pub fn step<'a>(&self, input: &'a [u8]) -> Result<Incoming<'a>, Broken> {
+    pub fn step<'a>(&self, input: &'a [u8]) -> Result<DecodeOutcome<'a>, Broken> {
         let Some((magic, header)) = Header::parse(input) else {
-            return Ok(Incoming::Need(REQUEST_HEADER));
+            return Ok(DecodeOutcome::Need(REQUEST_HEADER));
         };
         if magic != REQUEST_MAGIC {
             return Err(Broken::Magic);
         }
         let payload = match header.kind {
-            command::DISC => return Ok(Incoming::Ended),
+            command::DISC => return Ok(DecodeOutcome::Ended),
             command::WRITE if header.length > MAX_PAYLOAD => {
                 return Err(Broken::PayloadTooLong(header.length));
             }
@@ -196,15 +196,15 @@ impl Transmission {
         };
         let used = REQUEST_HEADER + payload;
         let Some(data) = input.get(REQUEST_HEADER..used) else {
-            return Ok(Incoming::Need(used));
+            return Ok(DecodeOutcome::Need(used));
         };
         let cookie = header.cookie;
         Ok(match self.command(&header, data) {
-            Ok(command) => Incoming::Request {
+            Ok(command) => DecodeOutcome::Request {
                 used,
                 request: Request { cookie, command },
             },
-            Err(error) => Incoming::Refused {
+            Err(error) => DecodeOutcome::Refused {
                 used,
                 cookie,
                 error,
@@ -212,7 +212,7 @@ impl Transmission {
         })
     }
 
-    fn command<'a>(&self, header: &Header, data: &'a [u8]) -> Result<Command<'a>, ErrorCode> {
+    fn command<'a>(&self, header: &Header, data: &'a [u8]) -> Result<NbdCommand<'a>, NbdError> {
         let durability = match header.flags & flag::FUA {
             0 => Durability::Cached,
             _ => Durability::Durable,
@@ -220,22 +220,22 @@ impl Transmission {
         match header.kind {
             command::READ => {
                 header.allow(flag::FUA | flag::DF)?;
-                let range = self.within(header, ErrorCode::Invalid)?;
+                let range = self.within(header, NbdError::Invalid)?;
                 if range.length > MAX_PAYLOAD {
-                    return Err(ErrorCode::Overflow);
+                    return Err(NbdError::Overflow);
                 }
                 let fragments = match header.flags & flag::DF {
                     0 => Fragments::Allowed,
-                    _ if self.agreed.replies == Replies::Simple => return Err(ErrorCode::Invalid),
+                    _ if self.agreed.replies == Replies::Simple => return Err(NbdError::Invalid),
                     _ => Fragments::Forbidden,
                 };
-                Ok(Command::Read { range, fragments })
+                Ok(NbdCommand::Read { range, fragments })
             }
             command::WRITE => {
                 header.allow(flag::FUA)?;
                 self.writable()?;
-                let range = self.within(header, ErrorCode::NoSpace)?;
-                Ok(Command::Write {
+                let range = self.within(header, NbdError::NoSpace)?;
+                Ok(NbdCommand::Write {
                     offset: range.offset,
                     data,
                     durability,
@@ -244,23 +244,23 @@ impl Transmission {
             command::FLUSH => {
                 // Offset and length have no meaning, and some clients send them.
                 header.allow(flag::FUA)?;
-                Ok(Command::Flush)
+                Ok(NbdCommand::Flush)
             }
             command::TRIM => {
                 header.allow(flag::FUA)?;
                 self.writable()?;
-                let range = self.within(header, ErrorCode::Invalid)?;
-                Ok(Command::Trim { range, durability })
+                let range = self.within(header, NbdError::Invalid)?;
+                Ok(NbdCommand::Trim { range, durability })
             }
             command::WRITE_ZEROES => {
                 header.allow(flag::FUA | flag::NO_HOLE | flag::FAST_ZERO)?;
                 self.writable()?;
-                let range = self.within(header, ErrorCode::NoSpace)?;
+                let range = self.within(header, NbdError::NoSpace)?;
                 let zeroing = Zeroing {
                     keep_room: header.flags & flag::NO_HOLE != 0,
                     fast: header.flags & flag::FAST_ZERO != 0,
                 };
-                Ok(Command::WriteZeroes {
+                Ok(NbdCommand::WriteZeroes {
                     range,
                     durability,
                     zeroing,
@@ -268,36 +268,36 @@ impl Transmission {
             }
             command::CACHE => {
                 header.allow(0)?;
-                Ok(Command::Cache(self.within(header, ErrorCode::Invalid)?))
+                Ok(NbdCommand::Cache(self.within(header, NbdError::Invalid)?))
             }
             command::BLOCK_STATUS => {
                 header.allow(flag::REQ_ONE)?;
-                let range = self.within(header, ErrorCode::Invalid)?;
+                let range = self.within(header, NbdError::Invalid)?;
                 let selected = self.agreed.replies == Replies::WithBlockStatus;
                 if !selected || range.length == 0 {
-                    return Err(ErrorCode::Invalid);
+                    return Err(NbdError::Invalid);
                 }
                 let extents = match header.flags & flag::REQ_ONE {
                     0 => Extents::Any,
                     _ => Extents::One,
                 };
-                Ok(Command::BlockStatus { range, extents })
+                Ok(NbdCommand::BlockStatus { range, extents })
             }
-            _ => Err(ErrorCode::Invalid),
+            _ => Err(NbdError::Invalid),
         }
     }
 
-    fn writable(&self) -> Result<(), ErrorCode> {
+    fn writable(&self) -> Result<(), NbdError> {
         match self.agreed.export.access {
-            Access::ReadWrite => Ok(()),
-            Access::ReadOnly => Err(ErrorCode::Permission),
+            ExportAccess::ReadWrite => Ok(()),
+            ExportAccess::ReadOnly => Err(NbdError::Permission),
         }
     }
 
-    fn within(&self, header: &Header, otherwise: ErrorCode) -> Result<Range, ErrorCode> {
+    fn within(&self, header: &Header, otherwise: NbdError) -> Result<ByteRange, NbdError> {
         let end = header.offset.checked_add(u64::from(header.length));
         match end.is_some_and(|end| end <= self.agreed.export.size) {
-            true => Ok(Range {
+            true => Ok(ByteRange {
                 offset: header.offset,
                 length: header.length,
             }),
@@ -307,10 +307,10 @@ impl Transmission {
 }
 
 impl Header {
-    fn allow(&self, flags: u16) -> Result<(), ErrorCode> {
+    fn allow(&self, flags: u16) -> Result<(), NbdError> {
         match self.flags & !flags {
             0 => Ok(()),
-            _ => Err(ErrorCode::Invalid),
+            _ => Err(NbdError::Invalid),
         }
     }
 }

@@ -101,7 +101,7 @@ pub mod chunk {
 
 /// Error that a reply carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ErrorCode {
+pub enum NbdError {
     /// Writing what is read-only, or by a writer that another has replaced.
     Permission,
     /// Failed input or output.
@@ -120,7 +120,7 @@ pub enum ErrorCode {
     Shutdown,
 }
 
-impl ErrorCode {
+impl NbdError {
     /// Number on the wire.
     pub const fn number(self) -> u32 {
         match self {

@@ -60,7 +60,7 @@ pub use heard::packets_in;
 pub use names::Link;
 pub use ports::Ports;
 pub use wall::Wall;
-pub use watch::{Commits, Watch};
+pub use watch::{CommitWatch, Commits};
 
 use addresses::Addresses;
 use families::InForce;
@@ -102,7 +102,7 @@ pub struct Networks {
     addresses: Addresses,
     /// Interference of other programs so far.
     wall: Mutex<Wall>,
-    watch: Mutex<Option<Watch>>,
+    watch: Mutex<Option<CommitWatch>>,
     _owner: Owner,
 }
 
@@ -118,7 +118,7 @@ impl Networks {
         tokio::spawn(connection);
         let nft = Nft::default();
         // Before there is anything to be changed.
-        let watch = Watch::open()?;
+        let watch = CommitWatch::open()?;
         let rules = Rules::enforce(nft.clone()).await?;
         routes::enforce(&nft, &closed).await?;
         tunnels::enforce(&nft).await?;

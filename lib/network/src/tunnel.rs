@@ -20,7 +20,7 @@ use crate::{
     refused, silence,
     tunnels::{self, Told},
 };
-use forkyard_overlay::{Change, Plan, Port, Span, Subnet, Table};
+use forkyard_overlay::{Port, Span, Subnet, Table, TableChange, TablePlan};
 use forkyard_types::{Address, FamilyId, Mac, VmId};
 use nix::net::if_::if_nametoindex;
 use rtnetlink::{
@@ -96,7 +96,7 @@ impl Networks {
                 (made?, Table::empty(span.tunnel))
             }
         };
-        let Plan {
+        let TablePlan {
             unrelayed,
             heard,
             changes,
@@ -221,13 +221,13 @@ async fn point_to(family: FamilyId, requests: Vec<Request>) -> Result<(), Networ
 }
 
 /// Points the frames for places to where these are.
-fn point(ends: Ends, subnet: Subnet, changes: Vec<Change>) -> Vec<Request> {
+fn point(ends: Ends, subnet: Subnet, changes: Vec<TableChange>) -> Vec<Request> {
     let put = NLM_F_CREATE | NLM_F_REPLACE;
     let new = |message| (RouteNetlinkMessage::NewNeighbour(message), put);
     let mut requests = Vec::new();
     for change in changes {
         match change {
-            Change::Send { member, to, had } => {
+            TableChange::Send { member, to, had } => {
                 let Some(address) = subnet.address(member) else {
                     continue;
                 };
@@ -243,7 +243,7 @@ fn point(ends: Ends, subnet: Subnet, changes: Vec<Change>) -> Vec<Request> {
                     requests.push(new(neighbour(ends.bridge, address)));
                 }
             }
-            Change::Port { member, port } => {
+            TableChange::Port { member, port } => {
                 let link = match port {
                     Port::Shut(vm) => Link::Parked(vm),
                     Port::Open(vm) => Link::Tap(vm),
@@ -254,7 +254,7 @@ fn point(ends: Ends, subnet: Subnet, changes: Vec<Change>) -> Vec<Request> {
                     requests.push(new(entry(port, address.mac, NeighbourFlags::Controller)));
                 }
             }
-            Change::Forget { member, ported } => {
+            TableChange::Forget { member, ported } => {
                 let Some(address) = subnet.address(member) else {
                     continue;
                 };
@@ -271,18 +271,18 @@ fn point(ends: Ends, subnet: Subnet, changes: Vec<Change>) -> Vec<Request> {
 }
 
 /// VM whose port takes frames from now on.
-fn opened(change: &Change) -> Option<VmId> {
+fn opened(change: &TableChange) -> Option<VmId> {
     match change {
-        Change::Port {
+        TableChange::Port {
             port: Port::Open(vm),
             ..
         } => Some(*vm),
-        Change::Port {
+        TableChange::Port {
             port: Port::Shut(_),
             ..
         }
-        | Change::Send { .. }
-        | Change::Forget { .. } => None,
+        | TableChange::Send { .. }
+        | TableChange::Forget { .. } => None,
     }
 }
 

@@ -11,8 +11,8 @@
 //! While no daemon runs nothing is watched; the next one begins with rules of its own.
 
 use crate::{
-    Commits, Link, NetworkError, Networks, Watch, fetchers, nft::apply, refused, routes, rules,
-    tunnels,
+    CommitWatch, Commits, Link, NetworkError, Networks, fetchers, nft::apply, refused, routes,
+    rules, tunnels,
 };
 use nftables::{
     helper::get_current_ruleset_with_args,
@@ -40,7 +40,7 @@ enum Bridges {
 
 impl Networks {
     /// Gives out the subscription to changes of our tables, once.
-    pub fn watch(&self) -> Option<Watch> {
+    pub fn watch(&self) -> Option<CommitWatch> {
         let mut watch = self.watch.lock().unwrap_or_else(PoisonError::into_inner);
         watch.take()
     }

@@ -48,14 +48,14 @@ pub struct Commits {
 
 /// A subscription to commits, of the network namespace in which it was opened.
 #[derive(Debug)]
-pub struct Watch {
+pub struct CommitWatch {
     /// The runtime reads any socket of datagrams by this type, netlink's too.
     kernel: UdpSocket,
     /// The commit that is being told of touches our tables.
     touched: bool,
 }
 
-impl Watch {
+impl CommitWatch {
     pub(crate) fn open() -> Result<Self, NetworkError> {
         let failed = |source| NetworkError::Netlink { source };
         let kernel = netfilter(SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK).map_err(failed)?;

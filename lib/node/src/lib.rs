@@ -21,8 +21,8 @@ mod tenants;
 mod volumes;
 
 pub use node::{Fence, Node, Ready};
-pub use peers::{Doors, Nodes, PeersFile};
-pub use tenants::Rooms;
+pub use peers::{Nodes, PeerPorts, PeersFile};
+pub use tenants::ForkRooms;
 
 /// Path at which a host has another one make clones.
 pub const CLONES: &str = "/v1/peer/clones";

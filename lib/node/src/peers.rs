@@ -19,7 +19,7 @@ use crate::tenants;
 use daemon::Daemon;
 use forkyard_api_client::{Client, ClientError, Place, Trust};
 use forkyard_cluster::Cluster;
-use forkyard_fork::{FamilyNo, Granted, HERE, Homes, Lot, Neighbours, Peer, Room};
+use forkyard_fork::{CloneRoom, FamilyNo, Granted, HERE, Homes, Lot, Neighbours, Peer};
 use forkyard_types::{ApiError, ErrorKind, FamilyId, TokenSecret, VmView};
 use futures::future::{BoxFuture, FutureExt, ready};
 use serde::Deserialize;
@@ -78,7 +78,7 @@ struct Entry {
 
 /// Ports of a peer that guests are not to reach.
 #[derive(Clone, Debug)]
-pub struct Doors {
+pub struct PeerPorts {
     /// Name or address of the peer.
     pub host: String,
     /// TCP port of its API.
@@ -101,11 +101,11 @@ impl PeersFile {
     }
 
     /// Ports of all peers that guests are not to reach.
-    pub fn doors(&self) -> Result<Vec<Doors>, ApiError> {
+    pub fn doors(&self) -> Result<Vec<PeerPorts>, ApiError> {
         let known = self.read()?;
         let peers = known.listing.peer.values();
         let doors = peers.filter_map(|entry| match entry.url.parse::<Place>() {
-            Ok(Place::Network { host, port }) => Some(Doors {
+            Ok(Place::Network { host, port }) => Some(PeerPorts {
                 host,
                 api: port,
                 pages: entry.pages,
@@ -231,7 +231,7 @@ impl Neighbours for PeersFile {
         &self,
         _: VmView,
         _: Vec<Lot>,
-    ) -> BoxFuture<'_, Result<Option<Box<dyn Room>>, ApiError>> {
+    ) -> BoxFuture<'_, Result<Option<Box<dyn CloneRoom>>, ApiError>> {
         ready(Ok(None)).boxed()
     }
 
@@ -239,7 +239,7 @@ impl Neighbours for PeersFile {
         &self,
         _: VmView,
         _: Vec<Granted>,
-    ) -> BoxFuture<'_, Result<Option<Box<dyn Room>>, ApiError>> {
+    ) -> BoxFuture<'_, Result<Option<Box<dyn CloneRoom>>, ApiError>> {
         ready(Ok(None)).boxed()
     }
 }
@@ -289,7 +289,7 @@ impl Neighbours for Nodes {
         &self,
         vm: VmView,
         lots: Vec<Lot>,
-    ) -> BoxFuture<'_, Result<Option<Box<dyn Room>>, ApiError>> {
+    ) -> BoxFuture<'_, Result<Option<Box<dyn CloneRoom>>, ApiError>> {
         let asked = tenants::room(&self.0, vm, lots);
         asked
             .map(|answer| answer.map(Some).map_err(|error| error.to_api()))
@@ -300,7 +300,7 @@ impl Neighbours for Nodes {
         &self,
         vm: VmView,
         places: Vec<Granted>,
-    ) -> BoxFuture<'_, Result<Option<Box<dyn Room>>, ApiError>> {
+    ) -> BoxFuture<'_, Result<Option<Box<dyn CloneRoom>>, ApiError>> {
         let asked = tenants::room_at(&self.0, vm, places);
         asked
             .map(|answer| answer.map(Some).map_err(|error| error.to_api()))

@@ -1,7 +1,7 @@
 //! Places in the cluster for what users ask for here.
 
-use crate::{Node, tenants::Rooms};
-use forkyard_cluster::{ClusterError, Layout, Need, Reservation, Wish};
+use crate::{Node, tenants::ForkRooms};
+use forkyard_cluster::{CloneLayout, CloneNeed, ClusterError, Reservation, Wish};
 use forkyard_fork::HERE;
 use forkyard_types::{
     ActivateRequest, ApiError, ByteCount, ErrorKind, ForkRequest, NodeName, RunRequest, VmView,
@@ -15,9 +15,9 @@ impl Node {
         request: &RunRequest,
         user: Option<String>,
         only: Option<NodeName>,
-        layout: Layout,
+        layout: CloneLayout,
     ) -> Result<Reservation, ClusterError> {
-        let need = Need {
+        let need = CloneNeed {
             vcpus: request.vcpus,
             memory: request.wanted_memory().unwrap_or(ByteCount(u64::MAX)),
         };
@@ -40,8 +40,8 @@ impl Node {
         &self,
         vm: &VmView,
         request: &mut ForkRequest,
-    ) -> Result<(Rooms, Vec<ApiError>), ApiError> {
-        let need = Need {
+    ) -> Result<(ForkRooms, Vec<ApiError>), ApiError> {
+        let need = CloneNeed {
             vcpus: vm.vcpus_taken(),
             memory: vm.memory,
         };
@@ -60,21 +60,22 @@ impl Node {
         (vcpus, memory): (u8, ByteCount),
         user: Option<String>,
         request: &mut ActivateRequest,
-    ) -> Result<(Rooms, Vec<ApiError>), ApiError> {
+    ) -> Result<(ForkRooms, Vec<ApiError>), ApiError> {
         let placed = Placed {
             count: &mut request.count,
             to: &mut request.to,
             spread: &mut request.spread,
         };
-        self.place_all(placed, Need { vcpus, memory }, user).await
+        self.place_all(placed, CloneNeed { vcpus, memory }, user)
+            .await
     }
 
     async fn place_all(
         &self,
         request: Placed<'_>,
-        need: Need,
+        need: CloneNeed,
         user: Option<String>,
-    ) -> Result<(Rooms, Vec<ApiError>), ApiError> {
+    ) -> Result<(ForkRooms, Vec<ApiError>), ApiError> {
         let own = self.cluster().name();
         let wish = |count, layout, only| Wish {
             user: user.clone(),
@@ -85,10 +86,10 @@ impl Node {
             only,
         };
         let wishes = match request.spread {
-            true => vec![wish(*request.count, Layout::Spread, None)],
+            true => vec![wish(*request.count, CloneLayout::Spread, None)],
             false => named((*request.count, request.to), own)?
                 .into_iter()
-                .map(|(node, count)| wish(count, Layout::Pack, Some(node)))
+                .map(|(node, count)| wish(count, CloneLayout::Pack, Some(node)))
                 .collect(),
         };
         let (mut reserved, mut refused) = (Vec::new(), Vec::new());
@@ -128,7 +129,7 @@ impl Node {
         if request.to.iter().all(|name| name == HERE) {
             request.to.clear();
         }
-        Ok((Rooms(reserved), refused))
+        Ok((ForkRooms(reserved), refused))
     }
 }
 

@@ -10,8 +10,8 @@
 //! was asked at the wrong moment.
 
 use crate::peers::Nodes;
-use forkyard_cluster::{Cluster, ClusterError, Layout, Need, Reservation, Wish};
-use forkyard_fork::{Granted, Host, HostError, Lot, Neighbours as _, Room, VmError};
+use forkyard_cluster::{CloneLayout, CloneNeed, Cluster, ClusterError, Reservation, Wish};
+use forkyard_fork::{CloneRoom, Granted, Host, HostError, Lot, Neighbours as _, VmError};
 use forkyard_types::{ApiError, CloneResult, ErrorKind, NodeName, TicketId, VmId, VmView};
 use futures::future::{BoxFuture, FutureExt};
 use std::{collections::BTreeSet, error::Error, sync::Arc, time::Duration};
@@ -24,16 +24,16 @@ const AGAIN: Duration = Duration::from_millis(300);
 
 /// Room reserved for the clones of a fork.
 #[derive(Debug, Default)]
-pub struct Rooms(pub Vec<Reservation>);
+pub struct ForkRooms(pub Vec<Reservation>);
 
 /// Room reserved for the clones of a guest's ticket, as this node sees it.
 #[derive(Debug)]
 struct TicketRoom {
     cluster: Cluster,
-    rooms: Rooms,
+    rooms: ForkRooms,
 }
 
-impl Room for TicketRoom {
+impl CloneRoom for TicketRoom {
     fn places(&self) -> Vec<Granted> {
         let mut places: Vec<Granted> = { self.rooms.0.iter() }
             .map(Reservation::grant)
@@ -92,8 +92,8 @@ pub async fn room(
     cluster: &Cluster,
     vm: VmView,
     lots: Vec<Lot>,
-) -> Result<Box<dyn Room>, ClusterError> {
-    let (mut rooms, mut denied) = (Rooms::default(), None);
+) -> Result<Box<dyn CloneRoom>, ClusterError> {
+    let (mut rooms, mut denied) = (ForkRooms::default(), None);
     for lot in lots {
         match cluster.reserve(&wish(cluster, &vm, lot, None)).await {
             Ok(reserved) => rooms.0.push(reserved),
@@ -115,8 +115,8 @@ pub async fn room_at(
     cluster: &Cluster,
     vm: VmView,
     places: Vec<Granted>,
-) -> Result<Box<dyn Room>, ClusterError> {
-    let mut rooms = Rooms::default();
+) -> Result<Box<dyn CloneRoom>, ClusterError> {
+    let mut rooms = ForkRooms::default();
     for Granted { host, lot } in places {
         let node = match host {
             None => cluster.name().clone(),
@@ -138,11 +138,11 @@ fn wish(cluster: &Cluster, vm: &VmView, lot: Lot, only: Option<NodeName>) -> Wis
     Wish {
         user: cluster.owner(vm.family),
         count: lot.clones,
-        need: Need {
+        need: CloneNeed {
             vcpus: lot.vcpus,
             memory: vm.memory,
         },
-        layout: Layout::Pack,
+        layout: CloneLayout::Pack,
         near: Some(cluster.name().clone()),
         only,
     }
@@ -157,7 +157,7 @@ struct Seen {
     empty: BTreeSet<TicketId>,
 }
 
-impl Rooms {
+impl ForkRooms {
     /// These clones were made: each lives on what was reserved where it is. Room that
     /// none lives on is given back.
     pub fn settle(self, clones: &[CloneResult]) {

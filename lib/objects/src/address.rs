@@ -11,7 +11,7 @@ const LONGEST: usize = 1024;
 /// Address of an object store: `file:///FOLDER` or `s3://BUCKET/PREFIX`. No key is part of it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
-pub struct Address {
+pub struct StoreAddress {
     root: Root,
     /// Parts of a path in a bucket, joined by slashes; empty: all of it.
     prefix: String,
@@ -49,7 +49,7 @@ pub enum BadAddress {
     Long,
 }
 
-impl Address {
+impl StoreAddress {
     /// Tells whether a text is meant as an address of a store, and not as a path of a folder.
     pub fn is_meant(text: &str) -> bool {
         text.contains("://")
@@ -98,7 +98,7 @@ fn bucket(text: &str) -> Result<(), BadAddress> {
     }
 }
 
-impl FromStr for Address {
+impl FromStr for StoreAddress {
     type Err = BadAddress;
 
     fn from_str(text: &str) -> Result<Self, BadAddress> {
@@ -130,7 +130,7 @@ impl FromStr for Address {
     }
 }
 
-impl fmt::Display for Address {
+impl fmt::Display for StoreAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match (&self.root, self.prefix.as_str()) {
             (Root::Folder(path), _) => write!(f, "{FOLDER}{}", path.display()),
@@ -140,7 +140,7 @@ impl fmt::Display for Address {
     }
 }
 
-impl TryFrom<String> for Address {
+impl TryFrom<String> for StoreAddress {
     type Error = BadAddress;
 
     fn try_from(text: String) -> Result<Self, BadAddress> {
@@ -148,8 +148,8 @@ impl TryFrom<String> for Address {
     }
 }
 
-impl From<Address> for String {
-    fn from(address: Address) -> Self {
+impl From<StoreAddress> for String {
+    fn from(address: StoreAddress) -> Self {
         address.to_string()
     }
 }
@@ -174,30 +174,30 @@ mod tests {
             ("file:///a/../etc", BadAddress::Path("..".into())),
             ("file:///", BadAddress::Scheme),
         ] {
-            assert_eq!(text.parse::<Address>(), Err(error), "{text}");
+            assert_eq!(text.parse::<StoreAddress>(), Err(error), "{text}");
         }
     }
 
     #[test]
     fn a_substrate_in_a_store_is_its_last_part() {
-        let (store, name) = Address::of_one("s3://bucket/a/web").expect("one");
+        let (store, name) = StoreAddress::of_one("s3://bucket/a/web").expect("one");
         assert_eq!(
             (store.to_string().as_str(), name.as_str()),
             ("s3://bucket/a", "web")
         );
-        let (store, name) = Address::of_one("file:///mnt/s/web/").expect("one");
+        let (store, name) = StoreAddress::of_one("file:///mnt/s/web/").expect("one");
         assert_eq!(
             (store.to_string().as_str(), name.as_str()),
             ("file:///mnt/s", "web")
         );
         assert_eq!(store.root(), &Root::Folder("/mnt/s".into()));
-        assert!(Address::of_one("s3://bucket").is_err());
+        assert!(StoreAddress::of_one("s3://bucket").is_err());
     }
 
     proptest! {
         #[test]
         fn whatever_is_an_address_survives_its_text(text in "(file:///|s3://)[a-z./-]{0,20}") {
-            if let Ok(address) = text.parse::<Address>() {
+            if let Ok(address) = text.parse::<StoreAddress>() {
                 prop_assert_eq!(address.to_string().parse(), Ok(address));
             }
         }

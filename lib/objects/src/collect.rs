@@ -34,7 +34,7 @@ pub const SAFE: u64 = STALE / 2;
 
 /// Step of a push that is to be done next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Push {
+pub enum PushStep {
     /// Write a lease that names all pieces.
     Lease,
     /// Look for marks of collections.
@@ -77,7 +77,7 @@ pub enum Others {
     Collecting,
 }
 
-impl Push {
+impl PushStep {
     /// The step after this one, which was done.
     pub fn after(self, seen: Others) -> Self {
         match (self, seen) {
@@ -133,7 +133,7 @@ mod tests {
     #[derive(Debug)]
     enum Actor {
         /// Step, pieces, and number of them that it has seen to.
-        Push(Push, Vec<Digest>, usize),
+        Push(PushStep, Vec<Digest>, usize),
         /// Removes a manifest and collects.
         Collect {
             of: usize,
@@ -151,12 +151,12 @@ mod tests {
                 Self::Push(at, pieces, seen) => {
                     let mut others = Others::None;
                     match at {
-                        Push::Lease => {
+                        PushStep::Lease => {
                             store.leases.insert(id, pieces.clone());
                         }
-                        Push::Look if !store.marks.is_empty() => others = Others::Collecting,
-                        Push::Look => {}
-                        Push::Pieces => {
+                        PushStep::Look if !store.marks.is_empty() => others = Others::Collecting,
+                        PushStep::Look => {}
+                        PushStep::Pieces => {
                             if let Some(piece) = pieces.get(*seen) {
                                 // What is there is not sent.
                                 store.pieces.insert(*piece);
@@ -164,13 +164,13 @@ mod tests {
                                 return;
                             }
                         }
-                        Push::Manifest => {
+                        PushStep::Manifest => {
                             store.manifests.insert(id, pieces.clone());
                         }
-                        Push::Release => {
+                        PushStep::Release => {
                             store.leases.remove(&id);
                         }
-                        Push::End => {}
+                        PushStep::End => {}
                     }
                     *at = at.after(others);
                 }
@@ -214,7 +214,7 @@ mod tests {
 
         fn has_ended(&self) -> bool {
             match self {
-                Self::Push(at, ..) => *at == Push::End,
+                Self::Push(at, ..) => *at == PushStep::End,
                 Self::Collect { at, .. } => *at == Collection::End,
             }
         }
@@ -223,7 +223,7 @@ mod tests {
     fn actors() -> impl Strategy<Value = Vec<Actor>> {
         let push = prop::collection::vec(0u8..5, 0..4).prop_map(|all| {
             let pieces = all.into_iter().map(|it| Digest::of(&[it])).collect();
-            Actor::Push(Push::Lease, pieces, 0)
+            Actor::Push(PushStep::Lease, pieces, 0)
         });
         let collect = (0usize..6).prop_map(|of| Actor::Collect {
             of,

@@ -22,6 +22,6 @@ pub mod order;
 mod piece;
 pub mod settings;
 
-pub use address::{Address, BadAddress, Root};
+pub use address::{BadAddress, Root, StoreAddress};
 pub use manifest::{LONGEST, Manifest, ManifestError, Sealed};
 pub use piece::{Digest, PIECE, Piece, pieces_of};

@@ -1,7 +1,7 @@
 //! Orders that `forkyard-porter` is given on its standard input, one line of JSON, and what it
 //! says on its standard output, a line each. It ends when its input does: with the daemon.
 
-use crate::{Address, Digest, Piece};
+use crate::{Digest, Piece, StoreAddress};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -9,7 +9,7 @@ use std::path::PathBuf;
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Order {
     /// Address of the store.
-    pub store: Address,
+    pub store: StoreAddress,
     /// File with the operator's settings and keys for stores.
     #[serde(default)]
     pub settings: Option<PathBuf>,
@@ -36,7 +36,7 @@ pub enum Work {
         /// Files that its pieces are in.
         files: Vec<File>,
         /// Treatment of a manifest of that name that is there.
-        over: Over,
+        over: ExistingManifest,
         /// Pieces that are there are read, and sent again if they are damaged.
         verify: bool,
     },
@@ -56,7 +56,7 @@ pub enum Work {
 
 /// Treatment of a manifest that is there already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub enum Over {
+pub enum ExistingManifest {
     /// None must be there.
     Nothing,
     /// One that is there is replaced.

@@ -27,7 +27,7 @@ const LONGEST: u64 = 1 << 20;
 /// The operator's settings.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Settings {
+pub struct StoreSettings {
     /// Buckets, by name.
     #[serde(default)]
     pub bucket: BTreeMap<String, Bucket>,
@@ -81,7 +81,7 @@ impl fmt::Debug for Secret {
     }
 }
 
-impl Settings {
+impl StoreSettings {
     /// Reads a file that its owner alone may read: there are keys in it.
     pub fn read(path: &Path) -> Result<Self, Failed> {
         let refuse = |why: String| Failed::Settings(format!("{}: {why}", path.display()));
@@ -121,12 +121,12 @@ mod tests {
     use super::*;
     use std::{io::Write, os::unix::fs::PermissionsExt};
 
-    fn read(text: &str, mode: u32) -> Result<Settings, Failed> {
+    fn read(text: &str, mode: u32) -> Result<StoreSettings, Failed> {
         let mut file = tempfile::NamedTempFile::new().expect("a file");
         file.write_all(text.as_bytes()).expect("written");
         let rights = fs::Permissions::from_mode(mode);
         fs::set_permissions(file.path(), rights).expect("set");
-        Settings::read(file.path())
+        StoreSettings::read(file.path())
     }
 
     const GOOD: &str = "[bucket.b]\naccess_key_id = 'id'\nsecret_access_key = 'open sesame'\n";

@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! loans of places --.
-//! sightings --------+--> Span --> Table --difference--> Plan: what to change, in which order
+//! sightings --------+--> Span --> Table --difference--> TablePlan: what to change, in which order
 //! part in a move ---'
 //! ```
 //!
@@ -35,8 +35,8 @@ pub use news::{Key, MOST_SIGHTINGS, News, NewsError};
 pub use part::{Event, Part, Port};
 pub use span::Span;
 pub use subnet::Subnet;
-pub use table::{Change, Plan, Table};
-pub use whereabouts::{Generation, Sighting, Whereabout, Whereabouts};
+pub use table::{Table, TableChange, TablePlan};
+pub use whereabouts::{PlaceGeneration, PlaceNews, Whereabout, Whereabouts};
 
 #[cfg(test)]
 mod tests;

@@ -7,7 +7,7 @@
 //! Numbers are big-endian. The seal is BLAKE3 of all before it, keyed by what the sites of the
 //! family have from their lenders. A datagram that is heard again says nothing new.
 
-use crate::{Generation, Sighting, Whereabout};
+use crate::{PlaceGeneration, PlaceNews, Whereabout};
 use forkyard_types::{FamilyId, Member};
 use std::{fmt, net::Ipv4Addr};
 
@@ -36,7 +36,7 @@ pub struct News {
     /// The family.
     pub family: FamilyId,
     /// Sightings of its members, [`MOST_SIGHTINGS`] at most.
-    pub said: Vec<Sighting>,
+    pub said: Vec<PlaceNews>,
 }
 
 /// Datagram that is no news.
@@ -66,7 +66,7 @@ impl News {
         chunks.map(|said| self.datagram(said, key)).collect()
     }
 
-    fn datagram(&self, said: &[Sighting], key: &Key) -> Vec<u8> {
+    fn datagram(&self, said: &[PlaceNews], key: &Key) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEAD + said.len() * ENTRY + SEAL);
         bytes.extend(MAGIC);
         bytes.extend(self.family.as_str().as_bytes());
@@ -121,7 +121,7 @@ impl News {
     }
 }
 
-fn sighting(bytes: &[u8; ENTRY]) -> Option<Sighting> {
+fn sighting(bytes: &[u8; ENTRY]) -> Option<PlaceNews> {
     let [m1, m0, g3, g2, g1, g0, kind, a, b, c, d, e, f, g, h] = *bytes;
     let (from, to) = (Ipv4Addr::new(a, b, c, d), Ipv4Addr::new(e, f, g, h));
     let is_station = |at: Ipv4Addr| {
@@ -132,9 +132,9 @@ fn sighting(bytes: &[u8; ENTRY]) -> Option<Sighting> {
         1 if from != to => Whereabout::Moving { from, to },
         _ => return None,
     };
-    (is_station(from) && is_station(to)).then_some(Sighting {
+    (is_station(from) && is_station(to)).then_some(PlaceNews {
         member: Member(u16::from_be_bytes([m1, m0])),
-        generation: Generation(u32::from_be_bytes([g3, g2, g1, g0])),
+        generation: PlaceGeneration(u32::from_be_bytes([g3, g2, g1, g0])),
         at,
     })
 }

@@ -24,7 +24,7 @@ pub struct Table {
 
 /// Change of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Change {
+pub enum TableChange {
     /// Frames for the place go to that site.
     Send {
         /// The place.
@@ -53,13 +53,13 @@ pub enum Change {
 /// Steps from one table to another, in their order. Frames for a place are never sent to a site
 /// that passes them back, and a site is heard before it is spoken to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct TablePlan {
     /// Not passed on any more: before frames go elsewhere.
     pub unrelayed: Vec<(Ipv4Addr, Member)>,
     /// Heard from now on, together with that.
     pub heard: Vec<Holding>,
     /// Changes of entries.
-    pub changes: Vec<Change>,
+    pub changes: Vec<TableChange>,
     /// Heard no longer, once frames go elsewhere; with `narrowed`, at one stroke.
     pub unheard: Vec<Holding>,
     /// Heard instead of some of these.
@@ -163,12 +163,12 @@ impl Table {
     }
 
     /// Steps from this table to that one.
-    pub fn plan(&self, wanted: &Self) -> Plan {
-        let mut plan = Plan {
+    pub fn plan(&self, wanted: &Self) -> TablePlan {
+        let mut plan = TablePlan {
             unrelayed: self.relayed.difference(&wanted.relayed).copied().collect(),
             relayed: wanted.relayed.difference(&self.relayed).copied().collect(),
             changes: self.changes(wanted),
-            ..Plan::default()
+            ..TablePlan::default()
         };
         let without = |these: &[Holding], those: &[Holding]| -> Vec<Holding> {
             let these = these.iter().filter(|it| !those.contains(it));
@@ -182,7 +182,7 @@ impl Table {
         plan
     }
 
-    fn changes(&self, wanted: &Self) -> Vec<Change> {
+    fn changes(&self, wanted: &Self) -> Vec<TableChange> {
         let places = self.sites.len().max(wanted.sites.len());
         let places = (0..u16::try_from(places).unwrap_or(u16::MAX)).map(Member);
         let mut changes = Vec::new();
@@ -190,16 +190,16 @@ impl Table {
             let (before, after) = (self.site(member), wanted.site(member));
             let (was, port) = (self.port(member), wanted.port(member));
             match port {
-                Some(port) if was != Some(port) => changes.push(Change::Port { member, port }),
+                Some(port) if was != Some(port) => changes.push(TableChange::Port { member, port }),
                 Some(_) | None => {}
             }
             match (before, after) {
-                (_, Some(to)) if before != after => changes.push(Change::Send {
+                (_, Some(to)) if before != after => changes.push(TableChange::Send {
                     member,
                     to,
                     had: before.is_some(),
                 }),
-                (Some(_), None) => changes.push(Change::Forget {
+                (Some(_), None) => changes.push(TableChange::Forget {
                     member,
                     ported: port.is_some(),
                 }),

@@ -1,8 +1,8 @@
 //! Sites that hear news in whatever order, and frames between them.
 
 use crate::{
-    Change, Event, Generation, Holding, Key, News, NewsError, Part, Plan, Port, Sighting, Span,
-    Subnet, Table, Whereabout, Whereabouts,
+    Event, Holding, Key, News, NewsError, Part, PlaceGeneration, PlaceNews, Port, Span, Subnet,
+    Table, TableChange, TablePlan, Whereabout, Whereabouts,
 };
 use forkyard_types::{FamilyHost, FamilyId, Member, VmId};
 use proptest::prelude::*;
@@ -66,9 +66,9 @@ fn what_lies_beyond_the_family_is_nobodys() {
     assert_eq!(table.len(), 1);
     assert_eq!(table.site(Member(Subnet::MEMBERS - 1)), Some(site(2)));
     let mut seen = Whereabouts::default();
-    assert!(!seen.learn(Sighting {
+    assert!(!seen.learn(PlaceNews {
         member: Member(Subnet::MEMBERS),
-        generation: Generation(1),
+        generation: PlaceGeneration(1),
         at: Whereabout::At(site(2)),
     }));
 }
@@ -130,7 +130,7 @@ fn a_part_in_a_move_ends_as_the_move_does_and_heeds_nothing_that_is_not_of_it() 
     }
 }
 
-fn sightings() -> impl Strategy<Value = Vec<Sighting>> {
+fn sightings() -> impl Strategy<Value = Vec<PlaceNews>> {
     let at = (1..5usize, 1..5usize).prop_map(|(from, to)| match from == to {
         true => Whereabout::At(site(to)),
         false => Whereabout::Moving {
@@ -138,9 +138,9 @@ fn sightings() -> impl Strategy<Value = Vec<Sighting>> {
             to: site(to),
         },
     });
-    let one = (0..6u16, 0..5u32, at).prop_map(|(member, generation, at)| Sighting {
+    let one = (0..6u16, 0..5u32, at).prop_map(|(member, generation, at)| PlaceNews {
         member: Member(member),
-        generation: Generation(generation),
+        generation: PlaceGeneration(generation),
         at,
     });
     prop::collection::vec(one, 0..200)
@@ -155,7 +155,7 @@ proptest! {
         again in any::<prop::sample::Index>(),
     ) {
         let mut one = Whereabouts::default();
-        let mut best: BTreeMap<Member, Generation> = BTreeMap::new();
+        let mut best: BTreeMap<Member, PlaceGeneration> = BTreeMap::new();
         for it in &said {
             let before = one.get(it.member);
             let is_news = one.learn(*it);
@@ -206,9 +206,9 @@ proptest! {
 fn sealed_nonsense_is_no_news() {
     let key = Key([7; 32]);
     let sealed = |change: fn(&mut Vec<u8>)| {
-        let said = vec![Sighting {
+        let said = vec![PlaceNews {
             member: Member(1),
-            generation: Generation(1),
+            generation: PlaceGeneration(1),
             at: Whereabout::At(site(1)),
         }];
         let news = News {

@@ -10,9 +10,9 @@ use std::{collections::BTreeMap, net::Ipv4Addr};
 
 /// Number of times that news of a place were made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Generation(pub u32);
+pub struct PlaceGeneration(pub u32);
 
-impl Generation {
+impl PlaceGeneration {
     /// The one after. The last is its own.
     pub fn next(self) -> Self {
         Self(self.0.saturating_add(1))
@@ -35,22 +35,22 @@ pub enum Whereabout {
 
 /// News of one place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct Sighting {
+pub struct PlaceNews {
     /// The place.
     pub member: Member,
     /// Rank among news of that place.
-    pub generation: Generation,
+    pub generation: PlaceGeneration,
     /// Site of the member.
     pub at: Whereabout,
 }
 
 /// All that is known of places that are not, or were not, where they were lent to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Whereabouts(BTreeMap<Member, (Generation, Whereabout)>);
+pub struct Whereabouts(BTreeMap<Member, (PlaceGeneration, Whereabout)>);
 
 impl Whereabouts {
     /// Learns of a sighting; false if it is no news.
-    pub fn learn(&mut self, said: Sighting) -> bool {
+    pub fn learn(&mut self, said: PlaceNews) -> bool {
         if said.member.0 >= Subnet::MEMBERS {
             return false;
         }
@@ -65,10 +65,10 @@ impl Whereabouts {
     }
 
     /// Makes news of a place, which count for more than all that is known of it, and learns them.
-    pub fn tell(&mut self, member: Member, at: Whereabout) -> Sighting {
+    pub fn tell(&mut self, member: Member, at: Whereabout) -> PlaceNews {
         let known = self.0.get(&member);
-        let generation = known.map_or(Generation::default(), |(known, _)| *known);
-        let said = Sighting {
+        let generation = known.map_or(PlaceGeneration::default(), |(known, _)| *known);
+        let said = PlaceNews {
             member,
             generation: generation.next(),
             at,
@@ -83,8 +83,8 @@ impl Whereabouts {
     }
 
     /// Every sighting, by place.
-    pub fn all(&self) -> impl Iterator<Item = Sighting> + '_ {
-        self.0.iter().map(|(member, (generation, at))| Sighting {
+    pub fn all(&self) -> impl Iterator<Item = PlaceNews> + '_ {
+        self.0.iter().map(|(member, (generation, at))| PlaceNews {
             member: *member,
             generation: *generation,
             at: *at,

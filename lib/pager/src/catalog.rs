@@ -14,7 +14,7 @@ mod entry;
 mod expected;
 mod succession;
 
-use crate::Refusal;
+use crate::PagerRefusal;
 use crate::similar::{Memory, Similarity};
 use crate::touched::Run;
 pub(crate) use draft::Draft;
@@ -88,9 +88,9 @@ impl<W> Catalog<W> {
     }
 
     /// An image of so many pages will come: its file exists from now on.
-    pub fn promise(&mut self, image: ImageId, pages: PageCount) -> Result<Node, Refusal> {
+    pub fn promise(&mut self, image: ImageId, pages: PageCount) -> Result<Node, PagerRefusal> {
         if self.names.contains_key(&image) {
-            return Err(Refusal::AlreadyExists { image });
+            return Err(PagerRefusal::AlreadyExists { image });
         }
         let waiting = Vec::new();
         Ok(self.insert(Entry::new(image, pages, State::Promised { waiting })))
@@ -98,17 +98,21 @@ impl<W> Catalog<W> {
 
     /// An image of so many pages comes from another host, page by page. If it was promised, the
     /// reads that waited for it are to be made again.
-    pub fn arrive(&mut self, image: ImageId, pages: PageCount) -> Result<(Node, Vec<W>), Refusal> {
+    pub fn arrive(
+        &mut self,
+        image: ImageId,
+        pages: PageCount,
+    ) -> Result<(Node, Vec<W>), PagerRefusal> {
         let Some(node) = self.names.get(&image).copied() else {
             let node = self.insert(Entry::new(image, pages, State::Arriving));
             return Ok((node, Vec::new()));
         };
         let entry = self.named_mut(image)?;
         let State::Promised { waiting } = &mut entry.state else {
-            return Err(Refusal::AlreadyExists { image });
+            return Err(PagerRefusal::AlreadyExists { image });
         };
         if entry.pages != pages {
-            return Err(Refusal::WrongSize {
+            return Err(PagerRefusal::WrongSize {
                 promised: entry.pages,
                 got: pages,
             });
@@ -137,7 +141,7 @@ impl<W> Catalog<W> {
 
     /// Makes a draft readable, promised before or not. [`None`] if its parent has been
     /// written anew since: it is to be built again, over that.
-    pub fn publish(&mut self, draft: Draft) -> Result<Option<Published<W>>, Refusal> {
+    pub fn publish(&mut self, draft: Draft) -> Result<Option<Published<W>>, PagerRefusal> {
         let (id, pages) = (draft.lineage().image, draft.pages());
         self.may_publish(id, pages)?;
         if self.freshness(&draft)? == Freshness::Stale {
@@ -166,15 +170,15 @@ impl<W> Catalog<W> {
     }
 
     /// An image that other hosts are to get, and what they will want first.
-    pub fn offered(&self, image: ImageId) -> Result<(Node, Image, Vec<Run>), Refusal> {
+    pub fn offered(&self, image: ImageId) -> Result<(Node, Image, Vec<Run>), PagerRefusal> {
         let node = self.names.get(&image);
         let found = node.and_then(|node| Some((*node, self.entries.get(node)?)));
-        let (node, entry) = found.ok_or(Refusal::UnknownImage { image })?;
-        let ready = entry.ready().ok_or(Refusal::NotReady { image })?;
+        let (node, entry) = found.ok_or(PagerRefusal::UnknownImage { image })?;
+        let ready = entry.ready().ok_or(PagerRefusal::NotReady { image })?;
         Ok((node, ready.image.clone(), entry.working_set()))
     }
 
-    fn ready(&self, parent: ImageId) -> Result<&Image, Refusal> {
+    fn ready(&self, parent: ImageId) -> Result<&Image, PagerRefusal> {
         let entry = self
             .names
             .get(&parent)
@@ -182,32 +186,32 @@ impl<W> Catalog<W> {
         match entry.map(|entry| &entry.state) {
             Some(State::Ready(ready)) => Ok(&ready.image),
             Some(State::Promised { .. } | State::Arriving | State::Failed) => {
-                Err(Refusal::ParentNotReady { parent })
+                Err(PagerRefusal::ParentNotReady { parent })
             }
-            None => Err(Refusal::ParentUnknown { parent }),
+            None => Err(PagerRefusal::ParentUnknown { parent }),
         }
     }
 
     /// A promised image will not come. Answers the reads that waited for it.
-    pub fn fail(&mut self, image: ImageId) -> Result<Vec<W>, Refusal> {
+    pub fn fail(&mut self, image: ImageId) -> Result<Vec<W>, PagerRefusal> {
         let entry = self.named_mut(image)?;
         match std::mem::replace(&mut entry.state, State::Failed) {
             State::Promised { waiting } => Ok(waiting),
             State::Arriving | State::Failed => Ok(Vec::new()),
             ready @ State::Ready(_) => {
                 entry.state = ready;
-                Err(Refusal::AlreadyExists { image })
+                Err(PagerRefusal::AlreadyExists { image })
             }
         }
     }
 
     /// The image can no longer be found. Answers the reads that waited for it:
     /// it cannot be published any more.
-    pub fn retire(&mut self, image: ImageId) -> Result<(Node, Vec<W>), Refusal> {
+    pub fn retire(&mut self, image: ImageId) -> Result<(Node, Vec<W>), PagerRefusal> {
         let node = self
             .names
             .remove(&image)
-            .ok_or(Refusal::UnknownImage { image })?;
+            .ok_or(PagerRefusal::UnknownImage { image })?;
         let Some(entry) = self.entries.get_mut(&node) else {
             return Ok((node, Vec::new()));
         };
@@ -347,14 +351,14 @@ impl<W> Catalog<W> {
     }
 
     /// Returns the use of an image.
-    pub fn usage(&self, image: ImageId) -> Result<ImageUse, Refusal> {
+    pub fn usage(&self, image: ImageId) -> Result<ImageUse, PagerRefusal> {
         let entry = self
             .names
             .get(&image)
             .and_then(|node| self.entries.get(node));
         entry
             .map(Entry::usage)
-            .ok_or(Refusal::UnknownImage { image })
+            .ok_or(PagerRefusal::UnknownImage { image })
     }
 
     /// All images that have a name.
@@ -373,22 +377,22 @@ impl<W> Catalog<W> {
             .fold(0, |sum, entry| sum.saturating_add(entry.files))
     }
 
-    fn named_mut(&mut self, image: ImageId) -> Result<&mut Entry<W>, Refusal> {
+    fn named_mut(&mut self, image: ImageId) -> Result<&mut Entry<W>, PagerRefusal> {
         let node = self.names.get(&image);
         let entry = node.and_then(|node| self.entries.get_mut(node));
-        entry.ok_or(Refusal::UnknownImage { image })
+        entry.ok_or(PagerRefusal::UnknownImage { image })
     }
 }
 
 /// An error as it can cross a socket.
-pub(crate) fn bad_layer(error: &dyn std::error::Error) -> Refusal {
+pub(crate) fn bad_layer(error: &dyn std::error::Error) -> PagerRefusal {
     let mut why = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
         why = format!("{why}: {error}");
         cause = error.source();
     }
-    Refusal::BadLayer { why }
+    PagerRefusal::BadLayer { why }
 }
 
 #[cfg(test)]

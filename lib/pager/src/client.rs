@@ -4,7 +4,7 @@ use crate::pool::Pool;
 use crate::protocol::{
     Answer, Fetching, Hello, Offering, PeerKey, Request, VERSION, receive, send,
 };
-use crate::{Arrival, LinkUse, PagerError, Refusal, Shutdown};
+use crate::{Arrival, LinkUse, PagerError, PagerRefusal, Shutdown};
 use forkyard_image::Lineage;
 use forkyard_transfer::Run;
 use forkyard_types::{ImageId, ImageUse, ImageView, PageCount};
@@ -212,7 +212,7 @@ impl PagerClient {
         self.done(&Request::Ping, None)
     }
 
-    /// Ends the pager; [`Refusal::InUse`] if files are open and it is to wait.
+    /// Ends the pager; [`PagerRefusal::InUse`] if files are open and it is to wait.
     pub fn shutdown(&self, how: Shutdown) -> Result<(), PagerError> {
         self.done(&Request::Shutdown(how), None)
     }
@@ -248,7 +248,7 @@ impl PagerClient {
     }
 }
 
-type Exchanged = (UnixStream, Result<Answer, Refusal>);
+type Exchanged = (UnixStream, Result<Answer, PagerRefusal>);
 
 fn exchange(
     stream: UnixStream,
@@ -334,7 +334,7 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let socket = folder.path().join("socket");
         let listener = UnixListener::bind(&socket).expect("listens");
-        let done: Result<Answer, Refusal> = Ok(Answer::Done);
+        let done: Result<Answer, PagerRefusal> = Ok(Answer::Done);
         thread::scope(|scope| {
             let connecting =
                 scope.spawn(|| PagerClient::connect_with(&socket, Duration::from_secs(60)));

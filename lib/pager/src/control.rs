@@ -6,7 +6,7 @@
 use crate::catalog::bad_layer;
 use crate::pager::Ender;
 use crate::protocol::{Answer, Hello, Request, VERSION, receive, send};
-use crate::{Refusal, StartError};
+use crate::{PagerRefusal, StartError};
 use forkyard_image::{Layer, Lineage};
 use forkyard_transfer::Complete;
 use nix::sys::socket::{Shutdown, getsockopt, shutdown, sockopt::PeerCredentials};
@@ -200,7 +200,7 @@ fn converse(pager: &Ender, stream: &UnixStream) -> io::Result<()> {
     Ok(())
 }
 
-fn perform(pager: &Ender, request: Request, file: Option<OwnedFd>) -> Result<Answer, Refusal> {
+fn perform(pager: &Ender, request: Request, file: Option<OwnedFd>) -> Result<Answer, PagerRefusal> {
     let service = pager.service();
     match request {
         Request::Ping => Ok(Answer::Done),
@@ -237,12 +237,12 @@ fn perform(pager: &Ender, request: Request, file: Option<OwnedFd>) -> Result<Ans
     }
 }
 
-fn open_layer(wanted: Lineage, file: Option<OwnedFd>) -> Result<Layer, Refusal> {
-    let file = File::from(file.ok_or(Refusal::MissingFile)?);
+fn open_layer(wanted: Lineage, file: Option<OwnedFd>) -> Result<Layer, PagerRefusal> {
+    let file = File::from(file.ok_or(PagerRefusal::MissingFile)?);
     let layer = Layer::open(file).map_err(|error| bad_layer(&error))?;
     let Lineage { image, parent } = layer.lineage();
     match layer.lineage() == wanted {
         true => Ok(layer),
-        false => Err(Refusal::WrongLineage { image, parent }),
+        false => Err(PagerRefusal::WrongLineage { image, parent }),
     }
 }

@@ -1,6 +1,6 @@
 //! Errors on either side of the control socket.
 
-use crate::{InheritError, Refusal};
+use crate::{InheritError, PagerRefusal};
 use std::io;
 use std::path::PathBuf;
 
@@ -10,7 +10,7 @@ use std::path::PathBuf;
 pub enum PagerError {
     /// The pager understood and will not do it.
     #[error("pager refuses")]
-    Refused(#[source] Refusal),
+    Refused(#[source] PagerRefusal),
     /// No pager listens there.
     #[error("cannot connect to the pager at {}", socket.display())]
     Connect {
@@ -49,7 +49,7 @@ impl PagerError {
     }
 
     /// Returns the pager's refusal, if it was the pager that refused.
-    pub fn refusal(&self) -> Option<&Refusal> {
+    pub fn refusal(&self) -> Option<&PagerRefusal> {
         match self {
             Self::Refused(refusal) => Some(refusal),
             Self::Connect { .. }

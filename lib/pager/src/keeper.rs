@@ -38,7 +38,7 @@ const LONGEST_WAIT: Duration = Duration::from_secs(600);
 
 /// Role of a program started as a part of the pager.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
+pub enum ProgramRole {
     /// The first pager at its place.
     First,
     /// A pager that takes over: standard input is the keeper.
@@ -47,7 +47,7 @@ pub enum Role {
     Keeper,
 }
 
-impl Role {
+impl ProgramRole {
     /// The role a program has been given in its environment.
     pub fn given() -> Self {
         match std::env::var(ROLE).as_deref() {
@@ -74,11 +74,11 @@ pub struct Programs {
 
 impl Programs {
     /// Starts it; its standard input is the other end of what is returned.
-    pub(crate) fn start(&self, role: Role) -> io::Result<(UnixStream, Child)> {
+    pub(crate) fn start(&self, role: ProgramRole) -> io::Result<(UnixStream, Child)> {
         let (here, there) = UnixStream::pair()?;
         let (name, role) = match role {
-            Role::Keeper => ("forkyard-keeper", "keeper"),
-            Role::First | Role::Successor => ("forkyard-pager", "successor"),
+            ProgramRole::Keeper => ("forkyard-keeper", "keeper"),
+            ProgramRole::First | ProgramRole::Successor => ("forkyard-pager", "successor"),
         };
         let child = Command::new(&self.program)
             .arg0(name)
@@ -178,7 +178,7 @@ pub fn keep(mut pager: UnixStream, mut programs: Programs) -> io::Result<()> {
 fn start(programs: &Programs) -> io::Result<(UnixStream, Child)> {
     let mut attempts = Attempts::default();
     loop {
-        match programs.start(Role::Successor) {
+        match programs.start(ProgramRole::Successor) {
             Ok(started) => return Ok(started),
             Err(error) => match attempts.failed() {
                 Some(pause) => {

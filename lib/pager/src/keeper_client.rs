@@ -6,7 +6,7 @@
 
 use crate::compaction::LayerId;
 use crate::journal::LayerNo;
-use crate::keeper::{Key, Programs, Role, ToKeeper};
+use crate::keeper::{Key, ProgramRole, Programs, ToKeeper};
 use crate::protocol::{receive, send};
 use forkyard_image::Layer;
 use forkyard_sys_host::process::PidFd;
@@ -266,7 +266,7 @@ impl Holding {
 }
 
 fn start_keeper(programs: &Programs) -> io::Result<(UnixStream, Option<PidFd>)> {
-    let (keeper, mut child) = programs.start(Role::Keeper)?;
+    let (keeper, mut child) = programs.start(ProgramRole::Keeper)?;
     // Before it can be reaped.
     let process = PidFd::open(child.id()).ok();
     // Reaped whenever it ends.

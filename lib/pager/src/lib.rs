@@ -57,12 +57,12 @@ mod touched;
 pub use client::PagerClient;
 pub use error::{PagerError, StartError};
 pub use filesystem::READ_AHEAD;
-pub use forkyard_transfer::{Link, Push, Received, Run, Sent};
-pub use keeper::{Programs, Role, keep, other_half};
+pub use forkyard_transfer::{CountedLink, Push, Received, Run, Sent};
+pub use keeper::{ProgramRole, Programs, keep, other_half};
 pub use mount::is_ours as is_mounted;
-pub use pager::{Ender, Pager, Setup};
+pub use pager::{Ender, Pager, PagerSetup};
 pub use peers::{Arrival, Got, LinkUse};
-pub use protocol::{Fetching, Offering, Over, PeerKey, Refusal, Shutdown};
+pub use protocol::{Fetching, Offering, Over, PagerRefusal, PeerKey, Shutdown};
 pub use service::{PagerOptions, Prefetch};
 pub use successor_state::InheritError;
 

@@ -2,7 +2,7 @@
 
 use crate::filesystem::{Images, READ_AHEAD};
 use crate::service::Service;
-use crate::{Refusal, StartError};
+use crate::{PagerRefusal, StartError};
 use forkyard_sys_host::fuse;
 use fuser::{Config, Session, SessionACL};
 use nix::errno::Errno;
@@ -121,14 +121,14 @@ pub fn is_ours(point: &Path) -> bool {
 }
 
 /// Unmounts if no file is in use; the session ends then.
-pub(crate) fn unmount_unused(point: &Path, service: &Service) -> Result<(), Refusal> {
+pub(crate) fn unmount_unused(point: &Path, service: &Service) -> Result<(), PagerRefusal> {
     // The kernel decides: it knows of files opened this instant.
     match umount2(point, MntFlags::empty()) {
         Ok(()) => Ok(()),
-        Err(Errno::EBUSY) => Err(Refusal::InUse {
+        Err(Errno::EBUSY) => Err(PagerRefusal::InUse {
             files: service.catalog().files(),
         }),
-        Err(errno) => Err(Refusal::Host {
+        Err(errno) => Err(PagerRefusal::Host {
             why: errno.desc().to_owned(),
         }),
     }

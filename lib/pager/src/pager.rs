@@ -15,7 +15,7 @@ use crate::keeper::Key;
 use crate::mount::{self, Mounted};
 use crate::service::{Recovered, Service};
 use crate::successor_state::{Inheritance, SuccessorState};
-use crate::{PagerOptions, Programs, Refusal, Shutdown, StartError};
+use crate::{PagerOptions, PagerRefusal, Programs, Shutdown, StartError};
 use std::io;
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
@@ -43,7 +43,7 @@ pub struct Ender {
 
 /// Paths and options of a pager.
 #[derive(Clone, Debug)]
-pub struct Setup {
+pub struct PagerSetup {
     /// The directory to mount at.
     pub mount: PathBuf,
     /// The control socket.
@@ -57,7 +57,7 @@ pub struct Setup {
 impl Pager {
     /// Mounts, and listens. What a dead pager left at either place is taken
     /// away; a living one is left alone. Needs to be root.
-    pub fn start(setup: Setup) -> Result<Self, StartError> {
+    pub fn start(setup: PagerSetup) -> Result<Self, StartError> {
         let thread = |source| StartError::Thread { source };
         let control = Arc::new(Control::bind(&setup.socket)?);
         let successor_state = setup.programs.clone().map(SuccessorState::new);
@@ -82,7 +82,7 @@ impl Pager {
 
     /// Goes on where a pager has gone, with what `keeper` has of it: the same
     /// mount, the same files, the same socket.
-    pub fn succeed(setup: Setup, keeper: UnixStream) -> Result<Self, StartError> {
+    pub fn succeed(setup: PagerSetup, keeper: UnixStream) -> Result<Self, StartError> {
         let thread = |source| StartError::Thread { source };
         let programs = setup.programs.clone().ok_or(StartError::NoPrograms)?;
         let Inheritance {
@@ -113,7 +113,7 @@ impl Pager {
     }
 
     fn run(
-        setup: Setup,
+        setup: PagerSetup,
         mounted: Mounted,
         service: Arc<Service>,
         control: Arc<Control>,
@@ -181,7 +181,7 @@ impl Pager {
 
 impl Ender {
     /// Ends the pager, or refuses.
-    pub fn shutdown(&self, how: Shutdown) -> Result<(), Refusal> {
+    pub fn shutdown(&self, how: Shutdown) -> Result<(), PagerRefusal> {
         match how {
             Shutdown::WhenUnused => {
                 mount::unmount_unused(&self.mount, &self.service)?;
@@ -192,7 +192,7 @@ impl Ender {
                 }
                 Ok(())
             }
-            Shutdown::Now => mount::abort(&self.mount).map_err(|errno| Refusal::Host {
+            Shutdown::Now => mount::abort(&self.mount).map_err(|errno| PagerRefusal::Host {
                 why: errno.desc().to_owned(),
             }),
         }
@@ -219,14 +219,17 @@ impl Ender {
     }
 
     /// Replaces the program that a pager that takes over will run.
-    pub(crate) fn replace(&self, program: PathBuf) -> Result<(), Refusal> {
-        let successor_state = self.service.successor_state().ok_or(Refusal::NoSuccessor)?;
-        let failed = |error: io::Error| Refusal::Host {
+    pub(crate) fn replace(&self, program: PathBuf) -> Result<(), PagerRefusal> {
+        let successor_state = self
+            .service
+            .successor_state()
+            .ok_or(PagerRefusal::NoSuccessor)?;
+        let failed = |error: io::Error| PagerRefusal::Host {
             why: error.to_string(),
         };
         // A pager that is ending has no mount that another could serve.
         if !mount::is_ours(&self.mount) {
-            return Err(Refusal::NoSuccessor);
+            return Err(PagerRefusal::NoSuccessor);
         }
         let file = std::fs::metadata(&program).map_err(failed)?;
         if !file.is_file() || file.permissions().mode() & 0o111 == 0 {

@@ -22,13 +22,13 @@ mod working_set;
 use arrivals::{Arrivals, ReadOutcome, Reader, Verdict};
 pub use links::{Got, LinkUse};
 
-use crate::Refusal;
+use crate::PagerRefusal;
 use crate::catalog::{Node, Ready};
 use crate::protocol::{Fetching, Offering, PeerKey};
 use crate::service::{PendingRead, Service, Span};
 use crate::touched::Run;
 use forkyard_image::Image;
-use forkyard_transfer::driver::{Client, Fetch, Offer, Server};
+use forkyard_transfer::driver::{Fetch, ImageOffer, PageClient, PageServer};
 use forkyard_transfer::{Complete, FamilyKey, Push, Urgency, flow};
 use forkyard_types::{ImageId, PageCount, PageNo};
 use fuser::Errno;
@@ -64,7 +64,7 @@ pub(crate) struct Waiting {
 /// Images served to other hosts, and images fetched from them.
 #[derive(Debug)]
 pub(crate) struct Peers {
-    server: OnceLock<Server>,
+    server: OnceLock<PageServer>,
     coming: Mutex<Coming>,
     /// At most two words an image that comes, and so many of those that go.
     heard: Sender<PeerEvent>,
@@ -89,7 +89,7 @@ pub(crate) struct Arriving {
     from: SocketAddr,
     arrivals: Arc<Arrivals<Waiting>>,
     /// Set once it is started.
-    client: OnceLock<Client>,
+    client: OnceLock<PageClient>,
 }
 
 /// Progress of an image on its way.
@@ -166,24 +166,24 @@ pub(crate) fn start(service: Weak<Service>, hears: Receiver<PeerEvent>) -> io::R
 impl Service {
     /// Listens to other hosts at `at`; at one address in the life of a pager, and
     /// asking for that again is no error.
-    pub fn listen(&self, at: SocketAddr) -> Result<SocketAddr, Refusal> {
+    pub fn listen(&self, at: SocketAddr) -> Result<SocketAddr, PagerRefusal> {
         if let Some(server) = self.peers().server.get() {
             return listens_at(server, at);
         }
-        let server = Server::start(at).map_err(|error| host(&error))?;
+        let server = PageServer::start(at).map_err(|error| host(&error))?;
         // Another may have been faster.
         match self.peers().server.set(server) {
             Ok(()) | Err(_) => match self.peers().server.get() {
                 Some(server) => listens_at(server, at),
-                None => Err(Refusal::ListensNot),
+                None => Err(PagerRefusal::ListensNot),
             },
         }
     }
 
     /// Serves an image to those other hosts that have its family's key. It is
     /// kept until that is [withdrawn](Self::withdraw), retired or not.
-    pub fn offer(&self, id: ImageId, offering: Offering) -> Result<(), Refusal> {
-        let server = self.peers().server.get().ok_or(Refusal::ListensNot)?;
+    pub fn offer(&self, id: ImageId, offering: Offering) -> Result<(), PagerRefusal> {
+        let server = self.peers().server.get().ok_or(PagerRefusal::ListensNot)?;
         let (node, image, working_set) = self.catalog().offered(id)?;
         let (expected, push) = match offering.changed {
             Some(changed) => (changed, Push::WorkingSet),
@@ -191,13 +191,13 @@ impl Service {
         };
         let all = offering.last.as_deref();
         let all = all.map(|last| noise::rest(image.pages(), last));
-        let offer = Offer {
+        let offer = ImageOffer {
             key: FamilyKey::new(offering.key.0).image(id),
             pages: image.pages(),
             data: image.data_pages(),
             group: offering.group,
             datagram: DATAGRAM,
-            law: flow::Law::Delivery(flow::Bounds::default()),
+            law: flow::FlowLaw::Delivery(flow::RateBounds::default()),
             push,
             working_set: expected
                 .into_iter()
@@ -227,7 +227,7 @@ impl Service {
 
     /// An image of so many pages comes from another host: its file exists from
     /// now on, and can be read. One that was promised comes in this way.
-    pub fn fetch(&self, image: ImageId, fetching: &Fetching) -> Result<(), Refusal> {
+    pub fn fetch(&self, image: ImageId, fetching: &Fetching) -> Result<(), PagerRefusal> {
         let pages = fetching.pages;
         let arrivals = Arrivals::new(image, pages).map_err(|error| host(&error))?;
         let arrivals = arrivals.with_order(&fetching.first, &fetching.last);
@@ -279,7 +279,7 @@ impl Service {
                 ReadOutcome::Whole => drop(heard.send(PeerEvent::Whole(node))),
             }
         });
-        match Client::start(fetch, Box::new(sink)) {
+        match PageClient::start(fetch, Box::new(sink)) {
             Ok(client) => {
                 if let Some(below) = arriving.arrivals.below() {
                     client.have_all_but(below.changes());
@@ -308,9 +308,9 @@ impl Service {
     }
 
     /// Chooses whether to fetch all of an image in the background.
-    pub fn settle(&self, image: ImageId, complete: Complete) -> Result<(), Refusal> {
+    pub fn settle(&self, image: ImageId, complete: Complete) -> Result<(), PagerRefusal> {
         let node = self.catalog().find(image).map(|(node, _)| node);
-        let node = node.ok_or(Refusal::UnknownImage { image })?;
+        let node = node.ok_or(PagerRefusal::UnknownImage { image })?;
         if let Some(arriving) = self.peers().get(node)
             && let Some(client) = arriving.client.get()
         {
@@ -321,11 +321,11 @@ impl Service {
 
     /// Returns the progress of an image on its way; one that is not on its way
     /// is all here.
-    pub fn arrival(&self, image: ImageId) -> Result<Arrival, Refusal> {
+    pub fn arrival(&self, image: ImageId) -> Result<Arrival, PagerRefusal> {
         let (node, pages, settled) = {
             let catalog = self.catalog();
             let found = catalog.find(image);
-            let (node, pages) = found.ok_or(Refusal::UnknownImage { image })?;
+            let (node, pages) = found.ok_or(PagerRefusal::UnknownImage { image })?;
             (node, pages, catalog.is_ready(node))
         };
         let arriving = (!settled).then(|| self.peers().get(node)).flatten();
@@ -452,11 +452,11 @@ fn refuse(Waiting { span, read }: Waiting, why: &str) {
 }
 
 /// Returns the address at which it listens, if that is the one that is wanted.
-fn listens_at(server: &Server, wanted: SocketAddr) -> Result<SocketAddr, Refusal> {
+fn listens_at(server: &PageServer, wanted: SocketAddr) -> Result<SocketAddr, PagerRefusal> {
     let at = server.address();
     match at.ip() == wanted.ip() && [0, at.port()].contains(&wanted.port()) {
         true => Ok(at),
-        false => Err(Refusal::ListensAlready),
+        false => Err(PagerRefusal::ListensAlready),
     }
 }
 
@@ -467,8 +467,8 @@ fn run(run: Run) -> forkyard_transfer::Run {
     }
 }
 
-fn host(error: &io::Error) -> Refusal {
-    Refusal::Host {
+fn host(error: &io::Error) -> PagerRefusal {
+    PagerRefusal::Host {
         why: error.to_string(),
     }
 }

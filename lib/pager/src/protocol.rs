@@ -139,16 +139,16 @@ impl Request {
 impl Request {
     /// Tells whether this refusal is the one that a request gets that was
     /// carried out before.
-    pub fn has_had_effect(&self, refusal: &Refusal) -> bool {
+    pub fn has_had_effect(&self, refusal: &PagerRefusal) -> bool {
         match (self, refusal) {
             (
                 Self::Promise { image, .. }
                 | Self::Publish { image, .. }
                 | Self::Fetch { image, .. },
                 refusal,
-            ) => *refusal == Refusal::AlreadyExists { image: *image },
+            ) => *refusal == PagerRefusal::AlreadyExists { image: *image },
             (Self::Retire { image }, refusal) => {
-                *refusal == Refusal::UnknownImage { image: *image }
+                *refusal == PagerRefusal::UnknownImage { image: *image }
             }
             (
                 Self::Ping
@@ -269,7 +269,7 @@ pub enum Shutdown {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum PagerRefusal {
     /// The pager has no such image.
     #[error("no image {image}")]
     UnknownImage {

@@ -6,7 +6,7 @@
 //! kernel's next request waits for it. A third gives the kernel what it is
 //! expected to ask for.
 
-use crate::Refusal;
+use crate::PagerRefusal;
 use crate::catalog::{Catalog, Draft, Node, Published, Push, Readable, Verdict};
 use crate::journal::Answered;
 use crate::peers::{self, Peers};
@@ -188,7 +188,7 @@ impl Service {
     }
 
     /// An image of so many pages will come.
-    pub fn promise(&self, image: ImageId, pages: PageCount) -> Result<(), Refusal> {
+    pub fn promise(&self, image: ImageId, pages: PageCount) -> Result<(), PagerRefusal> {
         let mut catalog = self.catalog();
         let node = catalog.promise(image, pages)?;
         self.note(&catalog, node, None);
@@ -295,7 +295,7 @@ impl Service {
 
     /// Publishes a layer and has the reads that waited for it answered. Other reads are
     /// answered meanwhile, however large the image is.
-    pub fn publish(&self, layer: Layer) -> Result<(), Refusal> {
+    pub fn publish(&self, layer: Layer) -> Result<(), PagerRefusal> {
         let now = Instant::now();
         let layer = Arc::new(layer);
         let published = loop {
@@ -325,7 +325,7 @@ impl Service {
     }
 
     /// Breaks a promise: reads that waited, and later ones, get EIO.
-    pub fn fail(&self, image: ImageId, reason: &str) -> Result<(), Refusal> {
+    pub fn fail(&self, image: ImageId, reason: &str) -> Result<(), PagerRefusal> {
         let mut catalog = self.catalog();
         let waiting = catalog.fail(image)?;
         let node = catalog.find(image).map(|(node, _)| node);
@@ -353,7 +353,7 @@ impl Service {
     }
 
     /// Takes an image's name away, here and in the kernel.
-    pub fn retire(&self, image: ImageId) -> Result<(), Refusal> {
+    pub fn retire(&self, image: ImageId) -> Result<(), PagerRefusal> {
         let mut catalog = self.catalog();
         let (node, waiting) = catalog.retire(image)?;
         self.note(&catalog, node, None);

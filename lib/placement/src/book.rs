@@ -9,7 +9,7 @@
 //! ```
 
 use crate::{Grant, Picture};
-use forkyard_etcd::{Entry, Keys};
+use forkyard_etcd::{KeyEntry, Keys};
 use forkyard_types::{NodeName, Room, TicketId};
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::collections::BTreeMap;
@@ -89,7 +89,7 @@ impl Book {
 
     /// The picture that was found, part for part. What makes no sense is left
     /// out: it may be of another version, and is not to stop everything.
-    pub(crate) fn picture(&self, found: &[Vec<Entry>]) -> Picture {
+    pub(crate) fn picture(&self, found: &[Vec<KeyEntry>]) -> Picture {
         let part = |number: usize| found.get(number).map(Vec::as_slice).unwrap_or_default();
         Picture {
             offers: part(0)
@@ -110,11 +110,11 @@ impl Book {
 }
 
 /// The name at a key's end.
-fn node_of(entry: &Entry) -> Option<NodeName> {
+fn node_of(entry: &KeyEntry) -> Option<NodeName> {
     entry.key.rsplit('/').next()?.parse().ok()
 }
 
-fn read<T: DeserializeOwned>(entry: &Entry) -> Option<T> {
+fn read<T: DeserializeOwned>(entry: &KeyEntry) -> Option<T> {
     serde_json::from_slice(&entry.value).ok()
 }
 

@@ -3,8 +3,8 @@
 //! holds only if no node has granted anything since. Of two at once one wins
 //! and the other decides again, so one of them always gets on.
 
-use crate::{Allocator, Book, Denied, Grant, Picture, SlurmError, Wish, book::written};
-use forkyard_etcd::{Compare, Entry, Etcd, EtcdError, Keys, LeaseId, Op, Revision, Txn};
+use crate::{Allocator, Book, Grant, Picture, PlacementDenied, SlurmError, Wish, book::written};
+use forkyard_etcd::{Compare, Etcd, EtcdError, KeyEntry, Keys, LeaseId, Op, Revision, Txn};
 use forkyard_types::{NodeName, TicketId};
 
 /// Times that others may be quicker. Each time one of them was granted
@@ -17,7 +17,7 @@ const TRIES: u32 = 200;
 pub enum AllocateError {
     /// There is no room, or it may not be taken.
     #[error(transparent)]
-    Denied(#[from] Denied),
+    Denied(#[from] PlacementDenied),
     /// Others were always quicker.
     #[error(
         "no room was reserved in {TRIES} attempts: other requests were granted some at each; try again"
@@ -69,7 +69,7 @@ impl Ledger {
         all.map(Op::Get).collect()
     }
 
-    fn seen(&self, mut found: Vec<Vec<Entry>>) -> (Picture, Revision) {
+    fn seen(&self, mut found: Vec<Vec<KeyEntry>>) -> (Picture, Revision) {
         let ledger = found.pop().unwrap_or_default();
         let changed = ledger.first().map_or(Revision(0), |entry| entry.changed);
         (self.book.picture(&found), changed)

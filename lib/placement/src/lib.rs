@@ -21,7 +21,7 @@ pub mod slurm;
 
 pub use book::{Book, Offer};
 pub use ledger::{AllocateError, Ledger};
-pub use policy::{Denied, Layout, Need, Picture, Wish};
+pub use policy::{CloneLayout, CloneNeed, Picture, PlacementDenied, Wish};
 pub use rooms::Rooms;
 pub use slurm::{Slurm, SlurmError};
 
@@ -30,7 +30,7 @@ use serde::{Deserialize, Serialize};
 
 /// Clones on one node.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Place {
+pub struct NodeClones {
     /// The node.
     pub node: NodeName,
     /// Number of clones; not 0.
@@ -47,9 +47,9 @@ pub struct Grant {
     /// Node that asked for it, and gives it back.
     pub holder: NodeName,
     /// Room that each clone takes.
-    pub need: Need,
+    pub need: CloneNeed,
     /// Nodes and their shares; each node once.
-    pub places: Vec<Place>,
+    pub places: Vec<NodeClones>,
 }
 
 impl Grant {

@@ -1,21 +1,21 @@
 //! Decision on the distribution of clones, over a picture of the cluster. Knows
 //! no etcd, no clock and no daemon.
 
-use crate::{Grant, Offer, Place};
+use crate::{Grant, NodeClones, Offer};
 use forkyard_types::{ByteCount, NodeName, Room};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Room that one clone takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Need {
+pub struct CloneNeed {
     /// vCPUs; 0 counts as 1.
     pub vcpus: u8,
     /// Memory as its guest sees it.
     pub memory: ByteCount,
 }
 
-impl Need {
+impl CloneNeed {
     fn vcpus(self) -> u32 {
         u32::from(self.vcpus.max(1))
     }
@@ -32,7 +32,7 @@ impl Need {
 /// Layout of clones over nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Layout {
+pub enum CloneLayout {
     /// On as few nodes as will hold them: the nearest first, then the fullest.
     #[default]
     Pack,
@@ -48,9 +48,9 @@ pub struct Wish {
     /// Clones.
     pub count: u16,
     /// Room that each takes.
-    pub need: Need,
+    pub need: CloneNeed,
     /// Layout over nodes.
-    pub layout: Layout,
+    pub layout: CloneLayout,
     /// The node that would be best, and is chosen of equals.
     pub near: Option<NodeName>,
     /// The one node they must be on, if there is no choice.
@@ -73,7 +73,7 @@ pub struct Picture {
 /// Reason why nothing can be granted.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Denied {
+pub enum PlacementDenied {
     /// For nothing.
     #[error("the request is for no clones")]
     Nothing,
@@ -113,7 +113,7 @@ pub enum Denied {
     },
 }
 
-impl Denied {
+impl PlacementDenied {
     /// Returns advice to the client.
     pub fn hint(&self) -> Option<&'static str> {
         match self {
@@ -160,25 +160,25 @@ impl Picture {
     }
 
     /// Decides on a wish. Places are in the order in which nodes were chosen.
-    pub fn lay_out(&self, wish: &Wish) -> Result<Vec<Place>, Denied> {
+    pub fn lay_out(&self, wish: &Wish) -> Result<Vec<NodeClones>, PlacementDenied> {
         if wish.count == 0 {
-            return Err(Denied::Nothing);
+            return Err(PlacementDenied::Nothing);
         }
         let count = wish.count.min(self.allowed(wish)?);
         let mut candidates = self.candidates(wish)?;
         match wish.layout {
-            Layout::Pack => candidates.sort_by_key(|it| (!it.near, it.free, it.node)),
-            Layout::Spread => candidates.sort_by_key(|it| (!it.near, it.node)),
+            CloneLayout::Pack => candidates.sort_by_key(|it| (!it.near, it.free, it.node)),
+            CloneLayout::Spread => candidates.sort_by_key(|it| (!it.near, it.node)),
         }
         let mut left = count;
         match wish.layout {
-            Layout::Pack => {
+            CloneLayout::Pack => {
                 for candidate in &mut candidates {
                     candidate.clones = candidate.fits.min(left);
                     left -= candidate.clones;
                 }
             }
-            Layout::Spread => {
+            CloneLayout::Spread => {
                 while left > 0 {
                     let free = |it: &&mut Candidate| it.free - u64::from(it.clones) * it.each;
                     let open = candidates.iter_mut().filter(|it| it.clones < it.fits);
@@ -194,13 +194,13 @@ impl Picture {
         let places: Vec<_> = candidates
             .into_iter()
             .filter(|it| it.clones > 0)
-            .map(|it| Place {
+            .map(|it| NodeClones {
                 node: it.node.clone(),
                 clones: it.clones,
             })
             .collect();
         match places.is_empty() {
-            true => Err(Denied::NoRoom {
+            true => Err(PlacementDenied::NoRoom {
                 vcpus: wish.need.vcpus(),
                 memory: wish.need.memory,
             }),
@@ -209,7 +209,7 @@ impl Picture {
     }
 
     /// Clones that the user's quota allows.
-    fn allowed(&self, wish: &Wish) -> Result<u16, Denied> {
+    fn allowed(&self, wish: &Wish) -> Result<u16, PlacementDenied> {
         let Some((user, limit)) = wish
             .user
             .as_ref()
@@ -219,7 +219,7 @@ impl Picture {
         };
         let taken = self.taken_by(user);
         match limit.saturating_sub(taken) / wish.need.vcpus() {
-            0 => Err(Denied::Quota {
+            0 => Err(PlacementDenied::Quota {
                 user: user.clone(),
                 taken,
                 limit,
@@ -229,14 +229,14 @@ impl Picture {
         }
     }
 
-    fn candidates(&self, wish: &Wish) -> Result<Vec<Candidate<'_>>, Denied> {
+    fn candidates(&self, wish: &Wish) -> Result<Vec<Candidate<'_>>, PlacementDenied> {
         if let Some(node) = &wish.only {
             let node = node.clone();
             if !self.offers.contains_key(&node) {
-                return Err(Denied::Gone { node });
+                return Err(PlacementDenied::Gone { node });
             }
             if self.draining.contains(&node) {
-                return Err(Denied::Draining { node });
+                return Err(PlacementDenied::Draining { node });
             }
         }
         let open = self.offers.iter().filter(|(node, _)| {

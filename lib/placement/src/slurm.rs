@@ -17,7 +17,7 @@ pub mod server;
 
 pub use command::SlurmError;
 
-use crate::{AllocateError, Allocator, Grant, Ledger, Offer, Picture, Place, Wish};
+use crate::{AllocateError, Allocator, Grant, Ledger, NodeClones, Offer, Picture, Wish};
 use command::Commands;
 use forkyard_types::{NodeName, TicketId};
 use parse::{Held, Whose, grants, nodes};
@@ -122,7 +122,7 @@ impl Slurm {
         outcomes.into_iter().collect()
     }
 
-    async fn part(&self, grant: &Grant, place: &Place) -> Result<(), SlurmError> {
+    async fn part(&self, grant: &Grant, place: &NodeClones) -> Result<(), SlurmError> {
         let vcpus = u32::from(grant.need.vcpus.max(1));
         let whose = Whose {
             holder: grant.holder.clone(),

@@ -2,7 +2,7 @@
 
 use forkyard_etcd::{Etcd, server::Server};
 use forkyard_placement::{
-    AllocateError, Allocator, Book, Denied, Layout, Ledger, Need, Offer, Wish,
+    AllocateError, Allocator, Book, CloneLayout, CloneNeed, Ledger, Offer, PlacementDenied, Wish,
 };
 use forkyard_types::{ByteCount, NodeName, Room};
 use futures::future::join_all;
@@ -31,11 +31,11 @@ fn wish(count: u16, user: Option<&str>) -> Wish {
     Wish {
         user: user.map(str::to_owned),
         count,
-        need: Need {
+        need: CloneNeed {
             vcpus: 2,
             memory: ByteCount(1 << 20),
         },
-        layout: Layout::Spread,
+        layout: CloneLayout::Spread,
         near: None,
         only: None,
     }
@@ -55,7 +55,7 @@ async fn many_who_ask_at_once_get_exactly_what_there_is() {
     for grant in grants {
         match grant {
             Ok(grant) => granted.push(grant),
-            Err(AllocateError::Denied(Denied::NoRoom { .. })) => {}
+            Err(AllocateError::Denied(PlacementDenied::NoRoom { .. })) => {}
             Err(error) => panic!("{error}"),
         }
     }
@@ -99,7 +99,7 @@ async fn quotas_and_draining_nodes_bind_from_the_moment_they_are_written() {
     let more = ledger.reserve(&name("a"), &wish(1, Some("ci"))).await;
     assert!(matches!(
         more,
-        Err(AllocateError::Denied(Denied::Quota { .. }))
+        Err(AllocateError::Denied(PlacementDenied::Quota { .. }))
     ));
     let others = ledger.reserve(&name("a"), &wish(99, Some("x"))).await;
     assert_eq!(others.expect("room").count(), 7);
@@ -117,7 +117,7 @@ async fn grants_go_with_their_holders_lease_and_nodes_with_theirs() {
     let full = ledger.reserve(&name("a"), &wish(1, None)).await;
     assert!(matches!(
         full,
-        Err(AllocateError::Denied(Denied::NoRoom { .. }))
+        Err(AllocateError::Denied(PlacementDenied::NoRoom { .. }))
     ));
     etcd.revoke(lease).await.expect("ended");
     let next = Ledger::new(etcd, book, None);

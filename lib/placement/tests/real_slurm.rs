@@ -2,8 +2,8 @@
 
 use forkyard_etcd::server::Server;
 use forkyard_placement::{
-    AllocateError, Allocator, Book, Denied, Layout, Ledger, Need, Offer, Rooms, Slurm, Wish,
-    slurm::server,
+    AllocateError, Allocator, Book, CloneLayout, CloneNeed, Ledger, Offer, PlacementDenied, Rooms,
+    Slurm, Wish, slurm::server,
 };
 use forkyard_types::{ByteCount, NodeName};
 use futures::future::join_all;
@@ -21,11 +21,11 @@ fn name(text: &str) -> NodeName {
     text.parse().expect("a name")
 }
 
-fn wish(count: u16, vcpus: u8, layout: Layout) -> Wish {
+fn wish(count: u16, vcpus: u8, layout: CloneLayout) -> Wish {
     Wish {
         user: None,
         count,
-        need: Need {
+        need: CloneNeed {
             vcpus,
             memory: ByteCount(100 << 20),
         },
@@ -45,7 +45,7 @@ async fn eventually(holds: impl AsyncFn() -> bool) {
 
 #[tokio::test]
 async fn grants_are_allocations_and_end_with_them() {
-    let slurm = server::Server::start_on(
+    let slurm = server::SlurmServer::start_on(
         Ipv4Addr::LOCALHOST,
         &[("a", 8, 2000), ("b", 4, 2000), ("c", 8, 250)],
     );
@@ -70,7 +70,7 @@ async fn grants_are_allocations_and_end_with_them() {
     };
 
     // What is granted is taken in Slurm, where the policy said.
-    let first = rooms.reserve(&a, &wish(9, 1, Layout::Spread)).await;
+    let first = rooms.reserve(&a, &wish(9, 1, CloneLayout::Spread)).await;
     let first = first.expect("room");
     assert_eq!(first.count(), 9);
     let (on_a, on_c) = (first.on(&a), first.on(&name("c")));
@@ -96,7 +96,7 @@ async fn grants_are_allocations_and_end_with_them() {
     eventually(async || taken().await == 0).await;
 
     // Many that ask at once get no more than there is: 8 + 4 + 2 clones of one vCPU.
-    let three = wish(3, 1, Layout::Pack);
+    let three = wish(3, 1, CloneLayout::Pack);
     let grants = join_all((0..6).map(|_| rooms.reserve(&b, &three))).await;
     let (mut granted, mut ids) = (0, Vec::new());
     for grant in grants {
@@ -105,7 +105,9 @@ async fn grants_are_allocations_and_end_with_them() {
                 granted += grant.count();
                 ids.push(grant.id);
             }
-            Err(AllocateError::Denied(Denied::NoRoom { .. }) | AllocateError::Slurm(_)) => {}
+            Err(
+                AllocateError::Denied(PlacementDenied::NoRoom { .. }) | AllocateError::Slurm(_),
+            ) => {}
             Err(error) => panic!("{error}"),
         }
     }
@@ -121,7 +123,7 @@ async fn grants_are_allocations_and_end_with_them() {
     quota.expect("put");
     let two = Wish {
         user: Some(USER.into()),
-        ..wish(2, 2, Layout::Pack)
+        ..wish(2, 2, CloneLayout::Pack)
     };
     let grants = join_all((0..3).map(|_| rooms.reserve(&a, &two))).await;
     let counts = grants
@@ -135,7 +137,7 @@ async fn grants_are_allocations_and_end_with_them() {
     eventually(async || taken().await == u32::from(vcpus)).await;
 
     // Ended in Slurm, it is granted no more, and one of several nodes is not whole.
-    let over = wish(12, 1, Layout::Spread);
+    let over = wish(12, 1, CloneLayout::Spread);
     let over = rooms.reserve(&b, &over).await.expect("room");
     assert_eq!(rooms.whole_of(&b).await.expect("asked"), [over.id]);
     let part = command("scancel", &["--nodelist=b", "--me"]);
@@ -154,14 +156,17 @@ async fn grants_are_allocations_and_end_with_them() {
     .expect("drained");
     let only = Wish {
         only: Some(a.clone()),
-        ..wish(1, 1, Layout::Pack)
+        ..wish(1, 1, CloneLayout::Pack)
     };
     let refused = rooms.reserve(&a, &only).await;
     assert!(
-        matches!(refused, Err(AllocateError::Denied(Denied::Draining { .. }))),
+        matches!(
+            refused,
+            Err(AllocateError::Denied(PlacementDenied::Draining { .. }))
+        ),
         "{refused:?}"
     );
-    let elsewhere = rooms.reserve(&a, &wish(1, 1, Layout::Pack)).await;
+    let elsewhere = rooms.reserve(&a, &wish(1, 1, CloneLayout::Pack)).await;
     assert_eq!(elsewhere.expect("room").on(&a), 0);
 
     // A Slurm that cannot be used: an error that says so, and no room.

@@ -1,7 +1,7 @@
 //! Samples for the policy, and caps of its findings.
 
 use crate::Suspect;
-use forkyard_friendly::{Sample, Use};
+use forkyard_friendly::{CpuUse, UseSample};
 use forkyard_types::{PoliceBy, PoliceCap, Usage, VmId, VmUsage};
 
 /// The least a VM is capped to, in per cent of a CPU: it is to answer still.
@@ -9,7 +9,7 @@ const LEAST: u32 = 5;
 
 /// Computes VMs' use and demand between two looks, in CPUs that the host had itself.
 /// One that was started again since has used nothing yet.
-pub(crate) fn seen(before: &Usage, now: &Usage, by: PoliceBy) -> Sample<VmId> {
+pub(crate) fn seen(before: &Usage, now: &Usage, by: PoliceBy) -> UseSample<VmId> {
     let stolen = now.stolen_us.saturating_sub(before.stolen_us) / u64::from(now.cpus.max(1));
     let elapsed = now.at_us.saturating_sub(before.at_us);
     let had = elapsed.saturating_sub(stolen).max(1) as f64;
@@ -17,7 +17,7 @@ pub(crate) fn seen(before: &Usage, now: &Usage, by: PoliceBy) -> Sample<VmId> {
         let earlier = before.vms.iter().find(|one| one.vm.id == vm.vm.id)?;
         let used = vm.cpu_us.saturating_sub(earlier.cpu_us);
         let waited = vm.waited_us.saturating_sub(earlier.waited_us);
-        let one = Use {
+        let one = CpuUse {
             used: used as f64 / had,
             wanted: (used + waited) as f64 / had,
             weight: match by {
@@ -127,7 +127,7 @@ pub(crate) mod tests {
             stolen_us: 400,
             ..at(1000, &[vm])
         };
-        let wanted = |weight| Use {
+        let wanted = |weight| CpuUse {
             used: 1.0,
             wanted: 1.5,
             weight,

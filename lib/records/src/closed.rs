@@ -1,17 +1,17 @@
 //! Ports that no guest may reach, as they were known last: a daemon that starts closes them before it has heard of
 //! any other host.
 
-use crate::{Store, StoreError, row::parsed};
+use crate::{Records, RecordsError, row::parsed};
 use forkyard_types::Transport;
 use rusqlite::params;
 use std::net::SocketAddrV4;
 
-impl Store {
+impl Records {
     /// Records these in place of those before. They survive a power cut.
     pub fn put_closed(
         &self,
         closed: impl IntoIterator<Item = (SocketAddrV4, Transport)>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), RecordsError> {
         let put = || {
             let mut connection = self.lock();
             let transaction = connection.transaction()?;
@@ -29,7 +29,7 @@ impl Store {
     }
 
     /// All of them.
-    pub fn closed(&self) -> Result<Vec<(SocketAddrV4, Transport)>, StoreError> {
+    pub fn closed(&self) -> Result<Vec<(SocketAddrV4, Transport)>, RecordsError> {
         let connection = self.lock();
         let mut statement = connection
             .prepare_cached("SELECT place, is_tcp FROM closed")
@@ -55,7 +55,7 @@ mod tests {
     fn what_was_closed_last_is_known_to_the_next_daemon() {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("db");
-        let store = Store::open(&path).expect("store");
+        let store = Records::open(&path).expect("store");
         assert_eq!(store.closed().expect("read"), []);
         let etcd = "192.0.2.1:2379".parse().expect("a place");
         let pages = "192.0.2.2:7434".parse().expect("a place");
@@ -65,7 +65,7 @@ mod tests {
         let both = [(etcd, Transport::Tcp), (pages, Transport::Udp)];
         store.put_closed(both).expect("recorded");
         drop(store);
-        let store = Store::open(&path).expect("again");
+        let store = Records::open(&path).expect("again");
         assert_eq!(store.closed().expect("read"), both);
     }
 }

@@ -1,7 +1,7 @@
 //! Volumes that are at home on another host, of which some is here.
 
 use crate::{
-    Store, StoreError,
+    Records, RecordsError,
     row::{optional, parsed},
 };
 use forkyard_types::{ForkId, VmName};
@@ -23,15 +23,15 @@ pub struct VolumeCopy {
     pub is_new: bool,
 }
 
-impl Store {
+impl Records {
     /// Records a copy, or what becomes of it. It survives a power cut.
-    pub fn put_copy(&self, copy: &VolumeCopy) -> Result<(), StoreError> {
+    pub fn put_copy(&self, copy: &VolumeCopy) -> Result<(), RecordsError> {
         put(&self.lock(), copy).map_err(self.failed())?;
         self.flush()
     }
 
     /// Records that a volume is at home here, or not here at all.
-    pub fn remove_copy(&self, volume: &VmName) -> Result<(), StoreError> {
+    pub fn remove_copy(&self, volume: &VmName) -> Result<(), RecordsError> {
         self.lock()
             .execute(
                 "DELETE FROM volume_copy WHERE volume = ?1",
@@ -42,7 +42,7 @@ impl Store {
     }
 
     /// All of them.
-    pub fn copies(&self) -> Result<Vec<VolumeCopy>, StoreError> {
+    pub fn copies(&self) -> Result<Vec<VolumeCopy>, RecordsError> {
         let connection = self.lock();
         let mut statement = connection
             .prepare_cached("SELECT volume, home, arriving, is_new, id FROM volume_copy")
@@ -85,7 +85,7 @@ mod tests {
     #[test]
     fn what_is_a_copy_is_known_to_the_next_daemon() {
         let folder = tempfile::tempdir().expect("folder");
-        let store = Store::open(&folder.path().join("db")).expect("store");
+        let store = Records::open(&folder.path().join("db")).expect("store");
         let arriving = VolumeCopy {
             volume: "d".parse().expect("a name"),
             id: Some("7f".into()),
@@ -106,7 +106,7 @@ mod tests {
         };
         store.put_copy(&copy).expect("recorded");
         drop(store);
-        let store = Store::open(&folder.path().join("db")).expect("again");
+        let store = Records::open(&folder.path().join("db")).expect("again");
         assert_eq!(store.copies().expect("read"), std::slice::from_ref(&copy));
         store.remove_copy(&copy.volume).expect("removed");
         assert_eq!(store.copies().expect("read"), []);

@@ -10,7 +10,7 @@ const LEAST_ROOM: u64 = 32 << 10;
 /// Reason why the records cannot be used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
-pub enum StoreError {
+pub enum RecordsError {
     /// The file cannot be opened.
     #[error("cannot open the records {path}")]
     Open {
@@ -106,7 +106,7 @@ pub enum StoreError {
     },
 }
 
-impl StoreError {
+impl RecordsError {
     /// Error of a read or a write.
     pub(crate) fn access(path: &Path, source: rusqlite::Error) -> Self {
         let path = path.to_owned();
@@ -143,13 +143,13 @@ fn is_full(path: &Path, error: &rusqlite::Error) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Store;
+    use crate::Records;
     use forkyard_types::{FamilyId, ForkId};
 
     #[test]
     fn records_that_no_longer_fit_the_disk_say_so() {
         let folder = tempfile::tempdir().expect("a folder");
-        let store = Store::open(&folder.path().join("records")).expect("opened");
+        let store = Records::open(&folder.path().join("records")).expect("opened");
         // SQLite counts what it may take as it counts the disk's room.
         let room: i64 = store
             .lock()
@@ -163,7 +163,7 @@ mod tests {
                 .err()
         });
         let error = filled.expect("no room in the end");
-        assert!(matches!(error, StoreError::Full { .. }), "{error:?}");
+        assert!(matches!(error, RecordsError::Full { .. }), "{error:?}");
         let told = error.to_string();
         assert!(told.ends_with("is full"), "{told}");
     }

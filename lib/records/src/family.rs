@@ -1,7 +1,7 @@
 //! Families, and the numbers they give.
 
 use crate::{
-    Store, StoreError,
+    Records, RecordsError,
     row::{from_json, json, parsed},
 };
 use forkyard_types::{FamilyId, NetworkPolicy};
@@ -24,14 +24,14 @@ pub struct FamilyRecord {
     pub max_clones: Option<u16>,
 }
 
-impl Store {
+impl Records {
     /// Founds a family under the lowest free number below `limit`.
     pub fn found_family(
         &self,
         id: FamilyId,
         limit: u16,
         max_clones: Option<u16>,
-    ) -> Result<FamilyRecord, StoreError> {
+    ) -> Result<FamilyRecord, RecordsError> {
         self.found_family_from(0, id, limit, max_clones)
     }
 
@@ -43,7 +43,7 @@ impl Store {
         id: FamilyId,
         limit: u16,
         max_clones: Option<u16>,
-    ) -> Result<FamilyRecord, StoreError> {
+    ) -> Result<FamilyRecord, RecordsError> {
         let mut connection = self.lock();
         let found = (|| {
             let transaction =
@@ -67,7 +67,7 @@ impl Store {
                 max_clones,
             }))
         })();
-        let exhausted = StoreError::Exhausted {
+        let exhausted = RecordsError::Exhausted {
             what: "family number",
             limit: limit.into(),
         };
@@ -81,7 +81,7 @@ impl Store {
         family: FamilyRecord,
         own: Range<u16>,
         network: &NetworkPolicy,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), RecordsError> {
         let network = json(network).map_err(self.failed())?;
         let joined = self.lock().execute(
             "INSERT INTO family (id, number, next_member, max_clones, network, first_member, end_member)
@@ -98,7 +98,7 @@ impl Store {
         match joined {
             Ok(_) => Ok(()),
             Err(rusqlite::Error::SqliteFailure(_, Some(text))) if text.contains("number") => {
-                Err(StoreError::NumberTaken {
+                Err(RecordsError::NumberTaken {
                     number: family.number.0,
                 })
             }
@@ -107,7 +107,7 @@ impl Store {
     }
 
     /// Bounds the clones of a family, or no more.
-    pub fn bound_family(&self, id: FamilyId, max_clones: Option<u16>) -> Result<(), StoreError> {
+    pub fn bound_family(&self, id: FamilyId, max_clones: Option<u16>) -> Result<(), RecordsError> {
         self.lock()
             .execute(
                 "UPDATE family SET max_clones = ?2 WHERE id = ?1",
@@ -118,7 +118,7 @@ impl Store {
     }
 
     /// Records what a family may do on the network.
-    pub fn put_network(&self, id: FamilyId, policy: &NetworkPolicy) -> Result<(), StoreError> {
+    pub fn put_network(&self, id: FamilyId, policy: &NetworkPolicy) -> Result<(), RecordsError> {
         let policy = json(policy).map_err(self.failed())?;
         self.lock()
             .execute(
@@ -130,7 +130,7 @@ impl Store {
     }
 
     /// Every family, and what it may do on the network.
-    pub fn networks(&self) -> Result<Vec<(FamilyRecord, NetworkPolicy)>, StoreError> {
+    pub fn networks(&self) -> Result<Vec<(FamilyRecord, NetworkPolicy)>, RecordsError> {
         let connection = self.lock();
         let mut statement = connection
             .prepare_cached(
@@ -150,7 +150,7 @@ impl Store {
     }
 
     /// A family.
-    pub fn family(&self, id: FamilyId) -> Result<Option<FamilyRecord>, StoreError> {
+    pub fn family(&self, id: FamilyId) -> Result<Option<FamilyRecord>, RecordsError> {
         let found = self.lock().query_row(
             "SELECT id, number, max_clones FROM family WHERE id = ?1",
             [id.as_str()],
@@ -167,7 +167,7 @@ impl Store {
 
     /// Removes a family that has no VM left, here or at a host that was lent places of
     /// it: the next host must not be given theirs. Says whether it did.
-    pub fn remove_family_if_empty(&self, id: FamilyId) -> Result<bool, StoreError> {
+    pub fn remove_family_if_empty(&self, id: FamilyId) -> Result<bool, RecordsError> {
         let gone = self
             .lock()
             .execute(
@@ -182,7 +182,7 @@ impl Store {
 
     /// Removes every family that has no VM left, and names them. Not while
     /// one may be being founded.
-    pub fn remove_empty_families(&self) -> Result<Vec<FamilyId>, StoreError> {
+    pub fn remove_empty_families(&self) -> Result<Vec<FamilyId>, RecordsError> {
         let connection = self.lock();
         let mut statement = connection
             .prepare_cached(
@@ -202,9 +202,9 @@ impl Store {
 mod tests {
     use super::*;
 
-    fn store() -> (tempfile::TempDir, Store) {
+    fn store() -> (tempfile::TempDir, Records) {
         let folder = tempfile::tempdir().expect("folder");
-        let store = Store::open(&folder.path().join("db")).expect("store");
+        let store = Records::open(&folder.path().join("db")).expect("store");
         (folder, store)
     }
 
@@ -268,7 +268,7 @@ mod tests {
             .expect("room");
         assert!(matches!(
             store.found_family(FamilyId::random(), 1, None),
-            Err(StoreError::Exhausted { limit: 1, .. })
+            Err(RecordsError::Exhausted { limit: 1, .. })
         ));
     }
 
@@ -285,7 +285,7 @@ mod tests {
         };
         let refused = store.join_family(other, 0..9, &NetworkPolicy::default());
         assert!(
-            matches!(refused, Err(StoreError::NumberTaken { number: 7 })),
+            matches!(refused, Err(RecordsError::NumberTaken { number: 7 })),
             "{refused:?}"
         );
         let next = store.found_family_from(7, FamilyId::random(), 8, None);

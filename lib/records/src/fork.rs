@@ -1,21 +1,21 @@
 //! Reports of forks.
 
 use crate::{
-    Store, StoreError,
+    Records, RecordsError,
     row::{from_json, json, parsed},
 };
 use forkyard_types::{ForkId, ForkReport, VmId};
 use rusqlite::params;
 use std::collections::HashMap;
 
-impl Store {
+impl Records {
     /// Records where the time of a fork went.
     pub fn put_fork(
         &self,
         id: ForkId,
         parent: VmId,
         report: &ForkReport,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), RecordsError> {
         let report = json(report).map_err(self.failed())?;
         self.lock()
             .execute(
@@ -27,7 +27,7 @@ impl Store {
     }
 
     /// Returns the number of each VM's forks; none for one that never forked.
-    pub fn fork_counts(&self) -> Result<HashMap<VmId, u32>, StoreError> {
+    pub fn fork_counts(&self) -> Result<HashMap<VmId, u32>, RecordsError> {
         let connection = self.lock();
         let mut statement = connection
             .prepare_cached("SELECT parent, count(*) AS forks FROM fork GROUP BY parent")
@@ -39,7 +39,7 @@ impl Store {
     }
 
     /// Reports of a VM's own forks, the newest last.
-    pub fn forks_of(&self, parent: VmId) -> Result<Vec<ForkReport>, StoreError> {
+    pub fn forks_of(&self, parent: VmId) -> Result<Vec<ForkReport>, RecordsError> {
         let connection = self.lock();
         let mut statement = connection
             .prepare_cached("SELECT report FROM fork WHERE parent = ?1 ORDER BY rowid")

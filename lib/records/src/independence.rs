@@ -1,11 +1,11 @@
 //! VMs whose disk is to depend on nothing. It goes with the VM's own record.
 
-use crate::{Store, StoreError, row::parsed};
+use crate::{Records, RecordsError, row::parsed};
 use forkyard_types::VmId;
 
-impl Store {
+impl Records {
     /// Records that a VM that is recorded is to be independent.
-    pub fn put_independence(&self, vm: VmId) -> Result<(), StoreError> {
+    pub fn put_independence(&self, vm: VmId) -> Result<(), RecordsError> {
         self.lock()
             .execute(
                 "INSERT INTO independence VALUES (?1) ON CONFLICT (vm) DO NOTHING",
@@ -16,7 +16,7 @@ impl Store {
     }
 
     /// Forgets that: it is, or is not to be any more. No error if it is not recorded.
-    pub fn remove_independence(&self, vm: VmId) -> Result<(), StoreError> {
+    pub fn remove_independence(&self, vm: VmId) -> Result<(), RecordsError> {
         self.lock()
             .execute("DELETE FROM independence WHERE vm = ?1", [vm.as_str()])
             .map_err(self.failed())?;
@@ -24,12 +24,12 @@ impl Store {
     }
 
     /// Checks if a VM is to be independent.
-    pub fn wants_independence(&self, vm: VmId) -> Result<bool, StoreError> {
+    pub fn wants_independence(&self, vm: VmId) -> Result<bool, RecordsError> {
         Ok(self.wanting_independence()?.contains(&vm))
     }
 
     /// VMs that are to be independent.
-    pub fn wanting_independence(&self) -> Result<Vec<VmId>, StoreError> {
+    pub fn wanting_independence(&self) -> Result<Vec<VmId>, RecordsError> {
         let connection = self.lock();
         let mut statement = connection
             .prepare_cached("SELECT vm FROM independence")
@@ -42,13 +42,13 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use crate::Store;
+    use crate::Records;
     use forkyard_types::VmId;
 
     #[test]
     fn only_a_vm_that_is_recorded_is_to_be_independent() {
         let folder = tempfile::tempdir().expect("folder");
-        let store = Store::open(&folder.path().join("db")).expect("store");
+        let store = Records::open(&folder.path().join("db")).expect("store");
         store
             .put_independence(VmId::random())
             .expect_err("of no VM");

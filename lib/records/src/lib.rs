@@ -29,7 +29,7 @@ mod vm;
 mod volume_moves;
 
 pub use copies::VolumeCopy;
-pub use error::StoreError;
+pub use error::RecordsError;
 pub use family::{FamilyNo, FamilyRecord};
 pub use moving::{Landing, Moving};
 pub use span::{FamilyTunnel, Loan, Teller};
@@ -48,15 +48,15 @@ use std::{
 
 /// The records.
 #[derive(Debug)]
-pub struct Store {
+pub struct Records {
     path: PathBuf,
     connection: Mutex<Connection>,
 }
 
-impl Store {
+impl Records {
     /// Opens the records, creating or upgrading them as needed.
-    pub fn open(path: &Path) -> Result<Self, StoreError> {
-        let failed = |source| StoreError::open(path, source);
+    pub fn open(path: &Path) -> Result<Self, RecordsError> {
+        let failed = |source| RecordsError::open(path, source);
         // It holds what lets others in: closed to them before there is anything in it. SQLite
         // gives the files beside it its mode. One that exists is not opened here: closing it would
         // drop the locks that SQLite has of it if this process has it open already.
@@ -68,7 +68,7 @@ impl Store {
         };
         if let Err(error) = closed {
             let path = path.into();
-            return Err(StoreError::Closed {
+            return Err(RecordsError::Closed {
                 path,
                 source: error,
             });
@@ -87,14 +87,14 @@ impl Store {
     /// checkpoint, which another connection that reads could hold up. What a checkpoint has moved
     /// into the file SQLite has synced itself; the file must not be opened here, for closing it
     /// would drop SQLite's locks.
-    pub fn flush(&self) -> Result<(), StoreError> {
+    pub fn flush(&self) -> Result<(), RecordsError> {
         // No commit of this connection is under way.
         let connection = self.lock();
         let mut log = self.path.clone().into_os_string();
         log.push("-wal");
         match fs::File::open(&log).and_then(|log| log.sync_all()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(StoreError::Flush {
+                return Err(RecordsError::Flush {
                     path: log.into(),
                     source: error,
                 });
@@ -113,8 +113,8 @@ impl Store {
             .unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn failed(&self) -> impl Fn(rusqlite::Error) -> StoreError {
+    fn failed(&self) -> impl Fn(rusqlite::Error) -> RecordsError {
         let path = self.path.clone();
-        move |source| StoreError::access(&path, source)
+        move |source| RecordsError::access(&path, source)
     }
 }

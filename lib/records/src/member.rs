@@ -6,12 +6,12 @@
 //!                                            \-- a part of those, lent on
 //! ```
 
-use crate::{Store, StoreError};
+use crate::{Records, RecordsError};
 use forkyard_types::{FamilyId, Member};
 use rusqlite::{Connection, TransactionBehavior, params};
 use std::{collections::BTreeSet, ops::Range};
 
-impl Store {
+impl Records {
     /// Takes the next `count` places of a family, round and round: never one that
     /// a recorded VM has, or that is `taken` in other ways, and one that was given
     /// back as late as can be.
@@ -21,7 +21,7 @@ impl Store {
         count: u16,
         limit: u16,
         taken: &BTreeSet<Member>,
-    ) -> Result<Vec<Member>, StoreError> {
+    ) -> Result<Vec<Member>, RecordsError> {
         let mut connection = self.lock();
         let chosen = (|| {
             let transaction =
@@ -53,7 +53,7 @@ impl Store {
             transaction.commit()?;
             Ok(Some(chosen))
         })();
-        let exhausted = StoreError::Exhausted {
+        let exhausted = RecordsError::Exhausted {
             what: "place in the family",
             limit: limit.into(),
         };
@@ -68,7 +68,7 @@ impl Store {
         peer: &str,
         most: u16,
         limit: u16,
-    ) -> Result<Range<u16>, StoreError> {
+    ) -> Result<Range<u16>, RecordsError> {
         let mut connection = self.lock();
         let chosen = (|| {
             let transaction =
@@ -112,7 +112,7 @@ impl Store {
             transaction.commit()?;
             Ok(Some(chosen))
         })();
-        let exhausted = StoreError::Exhausted {
+        let exhausted = RecordsError::Exhausted {
             what: "block of places in the family",
             limit: limit.into(),
         };
@@ -138,7 +138,7 @@ impl Store {
         members: &[Member],
         limit: u16,
         taken: &BTreeSet<Member>,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<bool, RecordsError> {
         let connection = self.lock();
         let checked = (|| {
             let (_, own) = places(&connection, family, limit)?;
@@ -215,9 +215,9 @@ mod tests {
     use forkyard_types::NetworkPolicy;
     use proptest::prelude::*;
 
-    fn store() -> (tempfile::TempDir, Store) {
+    fn store() -> (tempfile::TempDir, Records) {
         let folder = tempfile::tempdir().expect("a folder");
-        let store = Store::open(&folder.path().join("records")).expect("new");
+        let store = Records::open(&folder.path().join("records")).expect("new");
         (folder, store)
     }
 
@@ -237,7 +237,7 @@ mod tests {
                         prop_assert_eq!(members.len(), usize::from(ask));
                         prop_assert!(members.into_iter().all(|member| held.insert(member)));
                     }
-                    Err(StoreError::Exhausted { .. }) => prop_assert!(held.len() + usize::from(ask) > 30),
+                    Err(RecordsError::Exhausted { .. }) => prop_assert!(held.len() + usize::from(ask) > 30),
                     Err(other) => panic!("{other}"),
                 }
                 if give_back {
@@ -305,10 +305,10 @@ mod tests {
             .expect("room");
         let lent = here.lend_members(family.id, "b", 8, 40).expect("room");
         let nobody = BTreeSet::new();
-        let promised = Store::promise_members(lent.clone(), 3, &nobody);
+        let promised = Records::promise_members(lent.clone(), 3, &nobody);
         assert_eq!(promised, [12, 13, 14].map(Member));
         let taken = promised.iter().copied().collect();
-        let more = Store::promise_members(lent.clone(), 3, &taken);
+        let more = Records::promise_members(lent.clone(), 3, &taken);
         assert_eq!(more, [Member(15)], "fewer, where there are no more");
         let policy = NetworkPolicy::default();
         there.join_family(family, lent, &policy).expect("new");

@@ -1,7 +1,7 @@
 //! VMs that stand still here because another host may have let them go on.
 
 use crate::{
-    Store, StoreError, VmRecord,
+    Records, RecordsError, VmRecord,
     row::{from_json, json, parsed},
 };
 use forkyard_types::{ForkId, VmId, VmView};
@@ -29,9 +29,9 @@ pub struct Landing {
     pub view: VmView,
 }
 
-impl Store {
+impl Records {
     /// Records that VMs go on here which came by migrations: all of them at one stroke, or none.
-    pub fn land(&self, landings: &[Landing]) -> Result<(), StoreError> {
+    pub fn land(&self, landings: &[Landing]) -> Result<(), RecordsError> {
         let mut connection = self.lock();
         let stroke = connection.transaction().map_err(self.failed())?;
         for Landing {
@@ -47,7 +47,7 @@ impl Store {
     }
 
     /// Records that another host may have let a VM go on. It survives a power cut.
-    pub fn put_moving(&self, vm: VmId, moving: &Moving) -> Result<(), StoreError> {
+    pub fn put_moving(&self, vm: VmId, moving: &Moving) -> Result<(), RecordsError> {
         let put = self.lock().execute(
             "INSERT INTO moving (vm, peer, migration, was_paused) VALUES (?1, ?2, ?3, ?4)
              ON CONFLICT (vm) DO UPDATE SET peer = ?2, migration = ?3, was_paused = ?4",
@@ -63,7 +63,7 @@ impl Store {
     }
 
     /// Records that it is known whether it did.
-    pub fn remove_moving(&self, vm: VmId) -> Result<(), StoreError> {
+    pub fn remove_moving(&self, vm: VmId) -> Result<(), RecordsError> {
         self.lock()
             .execute("DELETE FROM moving WHERE vm = ?1", [vm.as_str()])
             .map_err(self.failed())?;
@@ -72,7 +72,7 @@ impl Store {
 
     /// Records that a VM goes on here that came by this migration. Its former host may ask for it
     /// long after; the last thousand are kept.
-    pub fn put_landed(&self, migration: ForkId, vm: &VmView) -> Result<(), StoreError> {
+    pub fn put_landed(&self, migration: ForkId, vm: &VmView) -> Result<(), RecordsError> {
         self.put_landed_by(&self.lock(), migration, vm)
     }
 
@@ -81,7 +81,7 @@ impl Store {
         connection: &Connection,
         migration: ForkId,
         vm: &VmView,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), RecordsError> {
         let view = json(vm).map_err(self.failed())?;
         connection
             .execute(
@@ -100,7 +100,7 @@ impl Store {
 
     /// Records that VMs that came by these migrations do not go on here, after all: all of them at
     /// one stroke. Their records go, too.
-    pub fn unland(&self, came: &[(ForkId, VmId)]) -> Result<(), StoreError> {
+    pub fn unland(&self, came: &[(ForkId, VmId)]) -> Result<(), RecordsError> {
         let mut connection = self.lock();
         let stroke = connection.transaction().map_err(self.failed())?;
         for (migration, vm) in came {
@@ -116,7 +116,7 @@ impl Store {
     }
 
     /// The VM that came by a migration, as it was then.
-    pub fn landed(&self, migration: ForkId) -> Result<Option<VmView>, StoreError> {
+    pub fn landed(&self, migration: ForkId) -> Result<Option<VmView>, RecordsError> {
         let connection = self.lock();
         let found = connection
             .query_row(
@@ -129,7 +129,7 @@ impl Store {
     }
 
     /// All of them.
-    pub fn moving(&self) -> Result<Vec<(VmId, Moving)>, StoreError> {
+    pub fn moving(&self) -> Result<Vec<(VmId, Moving)>, RecordsError> {
         let connection = self.lock();
         let mut statement = connection
             .prepare_cached("SELECT vm, peer, migration, was_paused FROM moving")
@@ -166,7 +166,7 @@ mod tests {
     #[test]
     fn what_moves_is_known_to_the_next_daemon_until_it_is_settled() {
         let folder = tempfile::tempdir().expect("folder");
-        let store = Store::open(&folder.path().join("db")).expect("store");
+        let store = Records::open(&folder.path().join("db")).expect("store");
         let (vm, migration) = (VmId::random(), ForkId::random());
         let to = |peer: &str| Moving {
             peer: peer.to_owned(),
@@ -176,7 +176,7 @@ mod tests {
         store.put_moving(vm, &to("b")).expect("recorded");
         store.put_moving(vm, &to("c")).expect("recorded");
         drop(store);
-        let store = Store::open(&folder.path().join("db")).expect("again");
+        let store = Records::open(&folder.path().join("db")).expect("again");
         assert_eq!(store.moving().expect("read"), [(vm, to("c"))]);
         store.remove_moving(vm).expect("removed");
         assert_eq!(store.moving().expect("read"), []);
@@ -196,7 +196,7 @@ mod tests {
         let (a, b) = (landing("a", 1), landing("b", 2));
         let taken = landing("a", 3);
         let refused = store.land(&[b.clone(), a.clone(), taken]);
-        assert!(matches!(refused, Err(StoreError::NameTaken { .. })));
+        assert!(matches!(refused, Err(RecordsError::NameTaken { .. })));
         assert_eq!(store.vms().expect("read"), []);
         assert!(store.landed(b.migration).expect("read").is_none());
         store.land(&[a.clone(), b.clone()]).expect("both");
@@ -214,12 +214,12 @@ mod tests {
     #[test]
     fn what_landed_is_known_for_long_and_not_for_ever() {
         let folder = tempfile::tempdir().expect("folder");
-        let store = Store::open(&folder.path().join("db")).expect("store");
+        let store = Records::open(&folder.path().join("db")).expect("store");
         let view = view(VmId::random());
         let first = ForkId::random();
         store.put_landed(first, &view).expect("recorded");
         drop(store);
-        let store = Store::open(&folder.path().join("db")).expect("again");
+        let store = Records::open(&folder.path().join("db")).expect("again");
         assert_eq!(
             store.landed(first).expect("read").map(|vm| vm.id),
             Some(view.id)

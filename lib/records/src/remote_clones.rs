@@ -1,10 +1,10 @@
 //! Clones on other hosts, as the hosts that sent them there record them.
 
-use crate::{Store, StoreError, row::parsed};
+use crate::{Records, RecordsError, row::parsed};
 use forkyard_types::{FamilyId, ForkId};
 use rusqlite::params;
 
-impl Store {
+impl Records {
     /// Records what a peer made, or is to make, of a fork. A family that has any
     /// is not empty.
     pub fn put_remote_clones(
@@ -12,7 +12,7 @@ impl Store {
         (fork, peer): (ForkId, &str),
         family: FamilyId,
         entry: &str,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), RecordsError> {
         let put = "INSERT INTO abroad VALUES (?1, ?2, ?3, ?4)
                    ON CONFLICT (fork, peer) DO UPDATE SET entry = ?4";
         self.lock()
@@ -22,7 +22,7 @@ impl Store {
     }
 
     /// Forgets it. No error if it is not recorded.
-    pub fn remove_remote_clones(&self, (fork, peer): (ForkId, &str)) -> Result<(), StoreError> {
+    pub fn remove_remote_clones(&self, (fork, peer): (ForkId, &str)) -> Result<(), RecordsError> {
         let remove = "DELETE FROM abroad WHERE fork = ?1 AND peer = ?2";
         self.lock()
             .execute(remove, params![fork.as_str(), peer])
@@ -31,7 +31,7 @@ impl Store {
     }
 
     /// All remote clones: fork, peer, entry.
-    pub fn remote_clones(&self) -> Result<Vec<(ForkId, String, String)>, StoreError> {
+    pub fn remote_clones(&self) -> Result<Vec<(ForkId, String, String)>, RecordsError> {
         let connection = self.lock();
         let mut statement = connection
             .prepare_cached("SELECT fork, peer, entry FROM abroad ORDER BY rowid")
@@ -52,7 +52,7 @@ mod tests {
     #[test]
     fn a_family_whose_clones_are_all_remote_is_not_empty() {
         let folder = tempfile::tempdir().expect("folder");
-        let store = Store::open(&folder.path().join("db")).expect("store");
+        let store = Records::open(&folder.path().join("db")).expect("store");
         let (family, fork) = (FamilyId::random(), ForkId::random());
         store.found_family(family, 9, None).expect("room");
         store

@@ -1,6 +1,6 @@
 //! The tables, and how an older file becomes a newer one.
 
-use crate::StoreError;
+use crate::RecordsError;
 use rusqlite::Connection;
 use std::path::Path;
 
@@ -225,8 +225,8 @@ const STEPS: [&str; 25] = [
 /// than those of the daemons that recorded it first.
 const BEFORE_AGENTS: usize = 17;
 
-pub fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreError> {
-    let failed = |source| StoreError::Access {
+pub fn prepare(path: &Path, connection: &mut Connection) -> Result<(), RecordsError> {
+    let failed = |source| RecordsError::Access {
         path: path.into(),
         source,
     };
@@ -243,7 +243,7 @@ pub fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreErro
         .query_row("PRAGMA quick_check(1)", [], |row| row.get(0))
         .map_err(failed)?;
     if said != "ok" {
-        return Err(StoreError::Damaged {
+        return Err(RecordsError::Damaged {
             path: path.into(),
             said,
         });
@@ -255,7 +255,7 @@ pub fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreErro
     let done = match usize::try_from(found) {
         Ok(done) if found <= known => done,
         Ok(_) | Err(_) => {
-            return Err(StoreError::Newer {
+            return Err(RecordsError::Newer {
                 path: path.into(),
                 found,
                 known,
@@ -280,20 +280,20 @@ pub fn prepare(path: &Path, connection: &mut Connection) -> Result<(), StoreErro
 
 #[cfg(test)]
 mod tests {
-    use crate::{Store, StoreError};
+    use crate::{Records, RecordsError};
     use rusqlite::Connection;
 
     #[test]
     fn records_of_a_later_version_are_refused() {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("db");
-        drop(Store::open(&path).expect("new"));
+        drop(Records::open(&path).expect("new"));
         Connection::open(&path)
             .and_then(|c| c.pragma_update(None, "user_version", 999))
             .expect("raised");
         assert!(matches!(
-            Store::open(&path),
-            Err(StoreError::Newer { found: 999, .. })
+            Records::open(&path),
+            Err(RecordsError::Newer { found: 999, .. })
         ));
     }
 
@@ -301,27 +301,27 @@ mod tests {
     fn a_file_of_which_a_part_is_overwritten_or_missing_is_refused() {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("db");
-        drop(Store::open(&path).expect("new"));
+        drop(Records::open(&path).expect("new"));
         let whole = std::fs::read(&path).expect("there");
         let page = 4096;
         for nth in 1..whole.len() / page {
             let mut damaged = whole.clone();
             damaged[nth * page..(nth + 1) * page].fill(b'x');
             std::fs::write(&path, &damaged).expect("written");
-            let refused = Store::open(&path).map(drop);
+            let refused = Records::open(&path).map(drop);
             assert!(
                 matches!(
                     refused,
-                    Err(StoreError::Damaged { .. } | StoreError::Access { .. })
+                    Err(RecordsError::Damaged { .. } | RecordsError::Access { .. })
                 ),
                 "page {nth}: {refused:?}"
             );
         }
         std::fs::write(&path, &whole[..whole.len() - page]).expect("written");
-        let refused = Store::open(&path).map(drop);
+        let refused = Records::open(&path).map(drop);
         assert!(refused.is_err(), "{refused:?}");
         std::fs::write(&path, &whole).expect("restored");
-        Store::open(&path).expect("whole");
+        Records::open(&path).expect("whole");
     }
 
     #[test]
@@ -329,6 +329,9 @@ mod tests {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("db");
         std::fs::write(&path, vec![b'x'; 8192]).expect("written");
-        assert!(matches!(Store::open(&path), Err(StoreError::Access { .. })));
+        assert!(matches!(
+            Records::open(&path),
+            Err(RecordsError::Access { .. })
+        ));
     }
 }

@@ -1,7 +1,7 @@
 //! Families that are on several hosts: what this host has heard of the others.
 
 use crate::{
-    Store, StoreError,
+    Records, RecordsError,
     row::{optional, parsed},
 };
 use forkyard_types::{FamilyHost, FamilyId, Member};
@@ -61,14 +61,14 @@ impl Teller {
     }
 }
 
-impl Store {
+impl Records {
     /// Records this host's place in a family's network, unless that is known; and
     /// says what it is. None if the family is not known.
     pub fn place_tunnel(
         &self,
         family: FamilyId,
         tunnel: FamilyTunnel,
-    ) -> Result<Option<FamilyTunnel>, StoreError> {
+    ) -> Result<Option<FamilyTunnel>, RecordsError> {
         self.lock()
             .execute(
                 "UPDATE family SET tunnel = ?2, lender = ?3 WHERE id = ?1 AND tunnel IS NULL",
@@ -83,7 +83,7 @@ impl Store {
     }
 
     /// This host's place in a family's network, if that is on several hosts.
-    pub fn tunnel(&self, family: FamilyId) -> Result<Option<FamilyTunnel>, StoreError> {
+    pub fn tunnel(&self, family: FamilyId) -> Result<Option<FamilyTunnel>, RecordsError> {
         let found = self.lock().query_row(
             "SELECT tunnel, lender FROM family WHERE id = ?1",
             [family.as_str()],
@@ -98,7 +98,7 @@ impl Store {
 
     /// Places of a family that this host gives, those it has lent among them, of
     /// `limit` that there are.
-    pub fn own_places(&self, family: FamilyId, limit: u16) -> Result<Range<u16>, StoreError> {
+    pub fn own_places(&self, family: FamilyId, limit: u16) -> Result<Range<u16>, RecordsError> {
         let found = self.lock().query_row(
             "SELECT COALESCE(first_member, 0), COALESCE(end_member, ?2) FROM family WHERE id = ?1",
             params![family.as_str(), limit],
@@ -116,7 +116,7 @@ impl Store {
         family: FamilyId,
         teller: &Teller,
         hosts: &[FamilyHost],
-    ) -> Result<bool, StoreError> {
+    ) -> Result<bool, RecordsError> {
         let mut hosts = hosts.to_vec();
         hosts.sort_unstable();
         hosts.dedup();
@@ -159,7 +159,10 @@ impl Store {
 
     /// Lists the statements about a family's hosts, with their sources, in
     /// order.
-    pub fn family_hosts(&self, family: FamilyId) -> Result<Vec<(Teller, FamilyHost)>, StoreError> {
+    pub fn family_hosts(
+        &self,
+        family: FamilyId,
+    ) -> Result<Vec<(Teller, FamilyHost)>, RecordsError> {
         let connection = self.lock();
         let mut statement = connection
             .prepare_cached(
@@ -184,7 +187,7 @@ impl Store {
 
     /// Forgets a host that a family's places were lent to, for it is no more; not
     /// those that it lent some of them. Whether anything has changed.
-    pub fn forget_borrower(&self, family: FamilyId, peer: &str) -> Result<bool, StoreError> {
+    pub fn forget_borrower(&self, family: FamilyId, peer: &str) -> Result<bool, RecordsError> {
         let mut connection = self.lock();
         let teller = Teller::Borrower(peer.to_owned()).word();
         let forgotten = (|| {
@@ -207,7 +210,7 @@ impl Store {
     }
 
     /// All places that were lent.
-    pub fn loans(&self) -> Result<Vec<Loan>, StoreError> {
+    pub fn loans(&self) -> Result<Vec<Loan>, RecordsError> {
         let connection = self.lock();
         let mut statement = connection
             .prepare_cached("SELECT family, peer, first, places FROM lent")
@@ -242,7 +245,7 @@ mod tests {
     fn what_is_said_anew_replaces_what_the_same_one_said_and_ends_with_the_family() {
         let folder = tempfile::tempdir().expect("folder");
         let path = folder.path().join("db");
-        let store = Store::open(&path).expect("store");
+        let store = Records::open(&path).expect("store");
         let family = FamilyId::random();
         store.found_family(family, 9, None).expect("room");
         assert_eq!(store.tunnel(family).expect("read"), None);
@@ -268,7 +271,7 @@ mod tests {
         assert!(put(&lender, &[host(4, 24)]));
         assert!(put(&b, &[host(2, 8)]));
         drop(store);
-        let store = Store::open(&path).expect("store");
+        let store = Records::open(&path).expect("store");
         let told = store.family_hosts(family).expect("read");
         assert_eq!(told, [(lender, host(4, 24)), (b, host(2, 8))]);
         let b = Teller::Borrower("b".into());
@@ -281,7 +284,7 @@ mod tests {
     #[test]
     fn a_family_lives_as_long_as_a_borrower_has_some_of_it_and_outlives_one_that_is_gone() {
         let folder = tempfile::tempdir().expect("folder");
-        let store = Store::open(&folder.path().join("db")).expect("store");
+        let store = Records::open(&folder.path().join("db")).expect("store");
         let family = FamilyId::random();
         store.found_family(family, 9, None).expect("room");
         let places = store.lend_members(family, "b", 8, 40).expect("room");
@@ -315,7 +318,7 @@ mod tests {
     #[test]
     fn what_was_lent_is_known_and_what_is_given_here() {
         let folder = tempfile::tempdir().expect("folder");
-        let store = Store::open(&folder.path().join("db")).expect("store");
+        let store = Records::open(&folder.path().join("db")).expect("store");
         let family = FamilyId::random();
         store.found_family(family, 9, None).expect("room");
         assert_eq!(store.own_places(family, 40).expect("read"), 0..40);

@@ -1,12 +1,12 @@
 //! Records of what is kept ready of substrates. They go with the substrate's own record.
 
-use crate::{Store, StoreError, row::parsed};
+use crate::{Records, RecordsError, row::parsed};
 use forkyard_types::VmName;
 use rusqlite::params;
 
-impl Store {
+impl Records {
     /// Records what is kept ready of a substrate that is recorded.
-    pub fn put_standby(&self, substrate: &VmName, entry: &str) -> Result<(), StoreError> {
+    pub fn put_standby(&self, substrate: &VmName, entry: &str) -> Result<(), RecordsError> {
         self.lock()
             .execute(
                 "INSERT INTO standby VALUES (?1, ?2) ON CONFLICT (substrate) DO UPDATE SET entry = ?2",
@@ -17,7 +17,7 @@ impl Store {
     }
 
     /// Forgets it. No error if it is not recorded.
-    pub fn remove_standby(&self, substrate: &VmName) -> Result<(), StoreError> {
+    pub fn remove_standby(&self, substrate: &VmName) -> Result<(), RecordsError> {
         self.lock()
             .execute(
                 "DELETE FROM standby WHERE substrate = ?1",
@@ -28,7 +28,7 @@ impl Store {
     }
 
     /// Lists what is kept ready of all substrates.
-    pub fn standbys(&self) -> Result<Vec<(VmName, String)>, StoreError> {
+    pub fn standbys(&self) -> Result<Vec<(VmName, String)>, RecordsError> {
         let connection = self.lock();
         let mut statement = connection
             .prepare_cached("SELECT * FROM standby")
@@ -41,12 +41,12 @@ impl Store {
 
 #[cfg(test)]
 mod tests {
-    use crate::{Store, SubstrateRecord};
+    use crate::{Records, SubstrateRecord};
 
     #[test]
     fn what_is_kept_ready_goes_with_its_substrate() {
         let folder = tempfile::tempdir().expect("folder");
-        let store = Store::open(&folder.path().join("db")).expect("store");
+        let store = Records::open(&folder.path().join("db")).expect("store");
         let record = SubstrateRecord {
             name: "lamp".parse().expect("a name"),
             memory_image: None,

@@ -1,7 +1,7 @@
 //! Substrates, as the host writes them down.
 
 use crate::{
-    Store, StoreError,
+    Records, RecordsError,
     row::{optional, parsed},
 };
 use forkyard_types::{ImageId, VmName};
@@ -29,9 +29,9 @@ fn read(row: &Row<'_>) -> rusqlite::Result<SubstrateRecord> {
     })
 }
 
-impl Store {
+impl Records {
     /// Records a new substrate.
-    pub fn add_substrate(&self, substrate: &SubstrateRecord) -> Result<(), StoreError> {
+    pub fn add_substrate(&self, substrate: &SubstrateRecord) -> Result<(), RecordsError> {
         let added = self.lock().execute(
             "INSERT INTO substrate VALUES (?1, ?2, ?3, ?4)",
             params![
@@ -46,7 +46,7 @@ impl Store {
             Err(rusqlite::Error::SqliteFailure(_, Some(text)))
                 if text.contains("substrate.name") =>
             {
-                Err(StoreError::SubstrateNameTaken {
+                Err(RecordsError::SubstrateNameTaken {
                     name: substrate.name.to_string(),
                 })
             }
@@ -55,7 +55,7 @@ impl Store {
     }
 
     /// Records the present state of a substrate that is known.
-    pub fn update_substrate(&self, substrate: &SubstrateRecord) -> Result<(), StoreError> {
+    pub fn update_substrate(&self, substrate: &SubstrateRecord) -> Result<(), RecordsError> {
         self.lock()
             .execute(
                 "UPDATE substrate SET memory_image = ?2, disk_image = ?3, entry = ?4 WHERE name = ?1",
@@ -71,7 +71,7 @@ impl Store {
     }
 
     /// Forgets a substrate. No error if it is not recorded.
-    pub fn remove_substrate(&self, name: &VmName) -> Result<(), StoreError> {
+    pub fn remove_substrate(&self, name: &VmName) -> Result<(), RecordsError> {
         self.lock()
             .execute("DELETE FROM substrate WHERE name = ?1", [name.as_str()])
             .map_err(self.failed())?;
@@ -79,7 +79,7 @@ impl Store {
     }
 
     /// Every substrate, in the order in which they were recorded.
-    pub fn substrates(&self) -> Result<Vec<SubstrateRecord>, StoreError> {
+    pub fn substrates(&self) -> Result<Vec<SubstrateRecord>, RecordsError> {
         let connection = self.lock();
         let mut statement = connection
             .prepare_cached("SELECT * FROM substrate ORDER BY rowid")
@@ -89,7 +89,7 @@ impl Store {
     }
 
     /// Tells whether a substrate is kept in this page image.
-    pub fn is_of_substrate(&self, image: ImageId) -> Result<bool, StoreError> {
+    pub fn is_of_substrate(&self, image: ImageId) -> Result<bool, RecordsError> {
         self.lock()
             .query_row(
                 "SELECT EXISTS (SELECT 1 FROM substrate WHERE memory_image = ?1 OR disk_image = ?1)",
@@ -107,7 +107,7 @@ mod tests {
     #[test]
     fn a_substrate_is_read_as_it_was_written_and_its_images_are_its_own() {
         let folder = tempfile::tempdir().expect("folder");
-        let store = Store::open(&folder.path().join("db")).expect("store");
+        let store = Records::open(&folder.path().join("db")).expect("store");
         let mut record = SubstrateRecord {
             name: "lamp".parse().expect("a name"),
             memory_image: None,
@@ -117,7 +117,7 @@ mod tests {
         store.add_substrate(&record).expect("new");
         assert!(matches!(
             store.add_substrate(&record),
-            Err(StoreError::SubstrateNameTaken { name }) if name == "lamp"
+            Err(RecordsError::SubstrateNameTaken { name }) if name == "lamp"
         ));
         let [memory, disk] = [(); 2].map(|()| ImageId::random());
         record.memory_image = Some(memory);

@@ -1,15 +1,15 @@
 //! Terms of VMs: labels, environment, time of their ends. They go with the VM's own record.
 
 use crate::{
-    Store, StoreError,
+    Records, RecordsError,
     row::{from_json, json, parsed},
 };
 use forkyard_types::{Terms, VmId};
 use rusqlite::{OptionalExtension as _, params};
 
-impl Store {
+impl Records {
     /// Records the terms of a VM that is recorded.
-    pub fn put_terms(&self, vm: VmId, terms: &Terms) -> Result<(), StoreError> {
+    pub fn put_terms(&self, vm: VmId, terms: &Terms) -> Result<(), RecordsError> {
         let entry = json(terms).map_err(self.failed())?;
         self.lock()
             .execute(
@@ -21,7 +21,7 @@ impl Store {
     }
 
     /// Terms of a VM, if it has some.
-    pub fn terms_of(&self, vm: VmId) -> Result<Option<Terms>, StoreError> {
+    pub fn terms_of(&self, vm: VmId) -> Result<Option<Terms>, RecordsError> {
         let connection = self.lock();
         let mut statement = connection
             .prepare_cached("SELECT entry FROM terms WHERE vm = ?1")
@@ -32,7 +32,7 @@ impl Store {
     }
 
     /// Terms of all VMs that have some.
-    pub fn terms(&self) -> Result<Vec<(VmId, Terms)>, StoreError> {
+    pub fn terms(&self) -> Result<Vec<(VmId, Terms)>, RecordsError> {
         let connection = self.lock();
         let mut statement = connection
             .prepare_cached("SELECT * FROM terms")

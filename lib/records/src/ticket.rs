@@ -1,12 +1,12 @@
 //! Tickets, as the hosts that grant them record them.
 
-use crate::{Store, StoreError, row::parsed};
+use crate::{Records, RecordsError, row::parsed};
 use forkyard_types::TicketId;
 use rusqlite::params;
 
-impl Store {
+impl Records {
     /// Records a ticket, or its present state.
-    pub fn put_ticket(&self, id: TicketId, entry: &str) -> Result<(), StoreError> {
+    pub fn put_ticket(&self, id: TicketId, entry: &str) -> Result<(), RecordsError> {
         let put = "INSERT INTO ticket VALUES (?1, ?2) ON CONFLICT (id) DO UPDATE SET entry = ?2";
         self.lock()
             .execute(put, params![id.to_string(), entry])
@@ -15,7 +15,7 @@ impl Store {
     }
 
     /// Forgets a ticket. No error if it is not recorded.
-    pub fn remove_ticket(&self, id: TicketId) -> Result<(), StoreError> {
+    pub fn remove_ticket(&self, id: TicketId) -> Result<(), RecordsError> {
         self.lock()
             .execute("DELETE FROM ticket WHERE id = ?1", [id.to_string()])
             .map_err(self.failed())?;
@@ -23,7 +23,7 @@ impl Store {
     }
 
     /// Every ticket.
-    pub fn tickets(&self) -> Result<Vec<(TicketId, String)>, StoreError> {
+    pub fn tickets(&self) -> Result<Vec<(TicketId, String)>, RecordsError> {
         let connection = self.lock();
         let mut statement = connection
             .prepare_cached("SELECT id, entry FROM ticket")
@@ -42,7 +42,7 @@ mod tests {
     #[test]
     fn a_ticket_is_read_as_it_was_last_written_until_it_is_removed() {
         let folder = tempfile::tempdir().expect("folder");
-        let store = Store::open(&folder.path().join("db")).expect("store");
+        let store = Records::open(&folder.path().join("db")).expect("store");
         let id = TicketId::random();
         store.put_ticket(id, "granted").expect("new");
         store.put_ticket(id, "cloned").expect("changed");

@@ -1,6 +1,6 @@
 //! Tokens, of which only hashes are kept.
 
-use crate::{Store, StoreError, row::parsed};
+use crate::{Records, RecordsError, row::parsed};
 use forkyard_types::{TokenId, TokenView};
 use rusqlite::{OptionalExtension, Row, params};
 
@@ -25,9 +25,9 @@ fn read(row: &Row<'_>) -> rusqlite::Result<TokenRecord> {
     })
 }
 
-impl Store {
+impl Records {
     /// Records a token.
-    pub fn put_token(&self, token: &TokenRecord) -> Result<(), StoreError> {
+    pub fn put_token(&self, token: &TokenRecord) -> Result<(), RecordsError> {
         let view = &token.view;
         let written = self.lock().execute(
             "INSERT INTO token (id, name, hash, created, expires) VALUES (?1, ?2, ?3, ?4, ?5)",
@@ -42,7 +42,7 @@ impl Store {
         match written {
             Ok(_) => Ok(()),
             Err(rusqlite::Error::SqliteFailure(_, Some(text))) if text.contains("token.name") => {
-                Err(StoreError::TokenNameTaken {
+                Err(RecordsError::TokenNameTaken {
                     name: view.name.clone(),
                 })
             }
@@ -51,7 +51,7 @@ impl Store {
     }
 
     /// A token by its id.
-    pub fn token(&self, id: TokenId) -> Result<Option<TokenRecord>, StoreError> {
+    pub fn token(&self, id: TokenId) -> Result<Option<TokenRecord>, RecordsError> {
         self.lock()
             .query_row("SELECT * FROM token WHERE id = ?1", [id.as_str()], read)
             .optional()
@@ -59,7 +59,7 @@ impl Store {
     }
 
     /// Every token, the oldest first.
-    pub fn tokens(&self) -> Result<Vec<TokenRecord>, StoreError> {
+    pub fn tokens(&self) -> Result<Vec<TokenRecord>, RecordsError> {
         let connection = self.lock();
         let mut statement = connection
             .prepare_cached("SELECT * FROM token ORDER BY created, rowid")
@@ -69,7 +69,7 @@ impl Store {
     }
 
     /// Forgets a token.
-    pub fn remove_token(&self, id: TokenId) -> Result<(), StoreError> {
+    pub fn remove_token(&self, id: TokenId) -> Result<(), RecordsError> {
         self.lock()
             .execute("DELETE FROM token WHERE id = ?1", [id.as_str()])
             .map_err(self.failed())?;
@@ -96,7 +96,7 @@ mod tests {
     #[test]
     fn a_token_is_read_as_it_was_written_until_it_is_removed() {
         let folder = tempfile::tempdir().expect("folder");
-        let store = Store::open(&folder.path().join("db")).expect("store");
+        let store = Records::open(&folder.path().join("db")).expect("store");
         let (a, b) = (token("a", None), token("b", Some(1 << 40)));
         store.put_token(&a).expect("new");
         store.put_token(&b).expect("new");
@@ -112,11 +112,11 @@ mod tests {
     #[test]
     fn a_name_is_taken_once() {
         let folder = tempfile::tempdir().expect("folder");
-        let store = Store::open(&folder.path().join("db")).expect("store");
+        let store = Records::open(&folder.path().join("db")).expect("store");
         store.put_token(&token("a", None)).expect("first");
         assert!(matches!(
             store.put_token(&token("a", None)),
-            Err(StoreError::TokenNameTaken { name }) if name == "a"
+            Err(RecordsError::TokenNameTaken { name }) if name == "a"
         ));
     }
 }

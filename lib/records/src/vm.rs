@@ -1,7 +1,7 @@
 //! VMs.
 
 use crate::{
-    Store, StoreError,
+    Records, RecordsError,
     row::{from_json, json, optional, parsed},
 };
 use forkyard_types::{
@@ -164,9 +164,9 @@ fn read(row: &Row<'_>) -> rusqlite::Result<VmRecord> {
     })
 }
 
-impl Store {
+impl Records {
     /// Records a VM: a new one, or the present state of one that is recorded.
-    pub fn put_vm(&self, vm: &VmRecord) -> Result<(), StoreError> {
+    pub fn put_vm(&self, vm: &VmRecord) -> Result<(), RecordsError> {
         self.put_vm_by(&self.lock(), vm)
     }
 
@@ -174,7 +174,7 @@ impl Store {
         &self,
         connection: &Connection,
         vm: &VmRecord,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), RecordsError> {
         let chain = json(&vm.chain).map_err(self.failed())?;
         let secrets = json(&vm.secrets).map_err(self.failed())?;
         let notes = json(&vm.notes).map_err(self.failed())?;
@@ -223,7 +223,7 @@ impl Store {
         match written {
             Ok(_) => Ok(()),
             Err(rusqlite::Error::SqliteFailure(_, Some(text))) if text.contains("vm.name") => {
-                Err(StoreError::NameTaken {
+                Err(RecordsError::NameTaken {
                     name: vm.name.to_string(),
                 })
             }
@@ -232,7 +232,7 @@ impl Store {
     }
 
     /// Forgets a VM.
-    pub fn remove_vm(&self, id: VmId) -> Result<(), StoreError> {
+    pub fn remove_vm(&self, id: VmId) -> Result<(), RecordsError> {
         self.lock()
             .execute("DELETE FROM vm WHERE id = ?1", [id.as_str()])
             .map_err(self.failed())?;
@@ -240,7 +240,7 @@ impl Store {
     }
 
     /// State of a VM as it is recorded; none if the VM is not.
-    pub fn state_of(&self, id: VmId) -> Result<Option<VmState>, StoreError> {
+    pub fn state_of(&self, id: VmId) -> Result<Option<VmState>, RecordsError> {
         let connection = self.lock();
         let mut statement = connection
             .prepare_cached("SELECT state FROM vm WHERE id = ?1")
@@ -253,7 +253,7 @@ impl Store {
     }
 
     /// Families of the VMs whose memory or disk is a view of an image.
-    pub fn families_of_image(&self, image: ImageId) -> Result<BTreeSet<FamilyId>, StoreError> {
+    pub fn families_of_image(&self, image: ImageId) -> Result<BTreeSet<FamilyId>, RecordsError> {
         let connection = self.lock();
         let mut statement = connection
             .prepare_cached(
@@ -267,7 +267,7 @@ impl Store {
     }
 
     /// Every VM, the oldest first.
-    pub fn vms(&self) -> Result<Vec<VmRecord>, StoreError> {
+    pub fn vms(&self) -> Result<Vec<VmRecord>, RecordsError> {
         let connection = self.lock();
         let mut statement = connection
             .prepare_cached("SELECT * FROM vm ORDER BY created, rowid")
@@ -331,9 +331,9 @@ pub(crate) mod tests {
         }
     }
 
-    pub(crate) fn store() -> (tempfile::TempDir, Store, FamilyId) {
+    pub(crate) fn store() -> (tempfile::TempDir, Records, FamilyId) {
         let folder = tempfile::tempdir().expect("folder");
-        let store = Store::open(&folder.path().join("db")).expect("store");
+        let store = Records::open(&folder.path().join("db")).expect("store");
         let family = FamilyId::random();
         store.found_family(family, 9, None).expect("room");
         (folder, store, family)
@@ -353,7 +353,7 @@ pub(crate) mod tests {
         vm.disk_image = None;
         store.put_vm(&vm).expect("changed");
         drop(store);
-        let store = Store::open(&folder.path().join("db")).expect("again");
+        let store = Records::open(&folder.path().join("db")).expect("again");
         assert_eq!(store.vms().expect("read"), [vm]);
     }
 
@@ -379,7 +379,7 @@ pub(crate) mod tests {
         let (_folder, store, family) = store();
         store.put_vm(&vm(family, "p", 0)).expect("first");
         assert!(
-            matches!(store.put_vm(&vm(family, "p", 1)), Err(StoreError::NameTaken { name }) if name == "p")
+            matches!(store.put_vm(&vm(family, "p", 1)), Err(RecordsError::NameTaken { name }) if name == "p")
         );
     }
 

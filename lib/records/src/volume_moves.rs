@@ -8,7 +8,7 @@
 //! | landed | the volume came by this move, whatever became of it since |
 
 use crate::{
-    Store, StoreError, VolumeCopy,
+    Records, RecordsError, VolumeCopy,
     row::{damaged_number, parsed},
 };
 use forkyard_types::{ForkId, Term, VmName};
@@ -40,15 +40,15 @@ pub struct VolumeMove {
     pub term: Term,
 }
 
-impl Store {
+impl Records {
     /// Records a term. It survives a power cut.
-    pub fn put_volume_term(&self, known: &KnownTerm) -> Result<(), StoreError> {
+    pub fn put_volume_term(&self, known: &KnownTerm) -> Result<(), RecordsError> {
         put_term(&self.lock(), known).map_err(self.failed())?;
         self.flush()
     }
 
     /// All terms.
-    pub fn volume_terms(&self) -> Result<Vec<KnownTerm>, StoreError> {
+    pub fn volume_terms(&self) -> Result<Vec<KnownTerm>, RecordsError> {
         let connection = self.lock();
         let mut statement = connection
             .prepare_cached("SELECT volume, id, term FROM volume_term")
@@ -65,7 +65,7 @@ impl Store {
     }
 
     /// Records that there is no such volume here any more.
-    pub fn forget_volume(&self, volume: &VmName) -> Result<(), StoreError> {
+    pub fn forget_volume(&self, volume: &VmName) -> Result<(), RecordsError> {
         let connection = self.lock();
         connection
             .execute(
@@ -77,19 +77,19 @@ impl Store {
     }
 
     /// Records that another host is about to be told to have a volume. It survives a power cut.
-    pub fn put_volume_leaving(&self, leaving: &VolumeMove) -> Result<(), StoreError> {
+    pub fn put_volume_leaving(&self, leaving: &VolumeMove) -> Result<(), RecordsError> {
         put_move(&self.lock(), "volume_leaving", leaving).map_err(self.failed())?;
         self.flush()
     }
 
     /// Volumes that other hosts may have.
-    pub fn volumes_leaving(&self) -> Result<Vec<VolumeMove>, StoreError> {
+    pub fn volumes_leaving(&self) -> Result<Vec<VolumeMove>, RecordsError> {
         self.volume_moves("volume_leaving")
     }
 
     /// Records that the other host has it: what is here is a copy. At one stroke, and it survives a power
     /// cut.
-    pub fn volume_left(&self, copy: &VolumeCopy, known: &KnownTerm) -> Result<(), StoreError> {
+    pub fn volume_left(&self, copy: &VolumeCopy, known: &KnownTerm) -> Result<(), RecordsError> {
         self.at_one_stroke(|stroke| {
             crate::copies::put(stroke, copy)?;
             put_term(stroke, known)?;
@@ -99,7 +99,7 @@ impl Store {
 
     /// Records that the other host has it not: it is at home here in a later term. At one stroke, and it
     /// survives a power cut.
-    pub fn volume_stays(&self, known: &KnownTerm) -> Result<(), StoreError> {
+    pub fn volume_stays(&self, known: &KnownTerm) -> Result<(), RecordsError> {
         self.at_one_stroke(|stroke| {
             put_term(stroke, known)?;
             remove_move(stroke, "volume_leaving", &known.volume)
@@ -107,23 +107,23 @@ impl Store {
     }
 
     /// Records that the authority is about to be asked to have a volume here. It survives a power cut.
-    pub fn put_volume_landing(&self, landing: &VolumeMove) -> Result<(), StoreError> {
+    pub fn put_volume_landing(&self, landing: &VolumeMove) -> Result<(), RecordsError> {
         put_move(&self.lock(), "volume_landing", landing).map_err(self.failed())?;
         self.flush()
     }
 
     /// Volumes that the authority was asked to have here.
-    pub fn volumes_landing(&self) -> Result<Vec<VolumeMove>, StoreError> {
+    pub fn volumes_landing(&self) -> Result<Vec<VolumeMove>, RecordsError> {
         self.volume_moves("volume_landing")
     }
 
     /// Records that the authority has it elsewhere.
-    pub fn remove_volume_landing(&self, volume: &VmName) -> Result<(), StoreError> {
+    pub fn remove_volume_landing(&self, volume: &VmName) -> Result<(), RecordsError> {
         remove_move(&self.lock(), "volume_landing", volume).map_err(self.failed())
     }
 
     /// Records that a volume is at home here, by a move. At one stroke, and it survives a power cut.
-    pub fn volume_landed(&self, migration: ForkId, known: &KnownTerm) -> Result<(), StoreError> {
+    pub fn volume_landed(&self, migration: ForkId, known: &KnownTerm) -> Result<(), RecordsError> {
         self.at_one_stroke(|stroke| {
             remove_copy(stroke, &known.volume)?;
             put_term(stroke, known)?;
@@ -142,7 +142,7 @@ impl Store {
     }
 
     /// Term in which a volume came to be at home here by this move, if it did.
-    pub fn landed_volume(&self, migration: ForkId) -> Result<Option<Term>, StoreError> {
+    pub fn landed_volume(&self, migration: ForkId) -> Result<Option<Term>, RecordsError> {
         self.lock()
             .query_row(
                 "SELECT term FROM volume_landed WHERE migration = ?1",
@@ -153,7 +153,7 @@ impl Store {
             .map_err(self.failed())
     }
 
-    fn volume_moves(&self, table: &'static str) -> Result<Vec<VolumeMove>, StoreError> {
+    fn volume_moves(&self, table: &'static str) -> Result<Vec<VolumeMove>, RecordsError> {
         let connection = self.lock();
         let mut statement = connection
             .prepare_cached(&format!(
@@ -176,7 +176,7 @@ impl Store {
     fn at_one_stroke(
         &self,
         change: impl FnOnce(&Connection) -> rusqlite::Result<()>,
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), RecordsError> {
         let mut connection = self.lock();
         let changed = connection.transaction().and_then(|stroke| {
             change(&stroke)?;
@@ -267,7 +267,7 @@ mod tests {
     #[test]
     fn a_volume_that_leaves_is_a_copy_or_stays_in_a_later_term_and_the_next_daemon_knows() {
         let folder = tempfile::tempdir().expect("folder");
-        let open = || Store::open(&folder.path().join("db")).expect("store");
+        let open = || Records::open(&folder.path().join("db")).expect("store");
         let store = open();
         let leaving = moving();
         store.put_volume_leaving(&leaving).expect("recorded");
@@ -302,7 +302,7 @@ mod tests {
     #[test]
     fn a_volume_that_landed_is_no_copy_and_its_move_is_remembered() {
         let folder = tempfile::tempdir().expect("folder");
-        let store = Store::open(&folder.path().join("db")).expect("store");
+        let store = Records::open(&folder.path().join("db")).expect("store");
         let landing = moving();
         let copy = VolumeCopy {
             volume: landing.volume.clone(),

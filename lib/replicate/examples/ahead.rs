@@ -3,7 +3,7 @@
 
 use forkyard_replicate::{
     Knobs,
-    replay::{Way, Work, replay},
+    replay::{ReplayWork, SendStrategy, replay},
 };
 
 /// Length of a trace, bytes a second, and seed.
@@ -16,18 +16,24 @@ fn main() {
         "| work | way | local in 10 s after a move, % | sent ahead, MiB | fetched, MiB | K, S at the end |"
     );
     println!("|---|---|---|---|---|---|");
-    let table = |k, s| Way::Table(Knobs { k, s });
+    let table = |k, s| SendStrategy::Table(Knobs { k, s });
     let ways = [
-        ("on demand", Way::OnDemand),
-        ("the paper's: K 1000, S 1", Way::Fixed(Knobs::default())),
-        ("the paper's, table learned", Way::Table(Knobs::default())),
+        ("on demand", SendStrategy::OnDemand),
+        (
+            "the paper's: K 1000, S 1",
+            SendStrategy::Fixed(Knobs::default()),
+        ),
+        (
+            "the paper's, table learned",
+            SendStrategy::Table(Knobs::default()),
+        ),
         ("K 1000, S 0, table learned", table(1000.0, 0.0)),
         ("K 1000, S 16, table learned", table(1000.0, 16.0)),
-        ("learned, price 0", Way::Learned { price: 0.0 }),
-        ("learned, price 0.02", Way::Learned { price: 0.02 }),
-        ("learned, price 0.1", Way::Learned { price: 0.1 }),
+        ("learned, price 0", SendStrategy::Learned { price: 0.0 }),
+        ("learned, price 0.02", SendStrategy::Learned { price: 0.02 }),
+        ("learned, price 0.1", SendStrategy::Learned { price: 0.1 }),
     ];
-    for work in Work::ALL {
+    for work in ReplayWork::ALL {
         for (name, way) in ways {
             let of = replay(work, way, MINUTES, RATE, SEED);
             println!(

@@ -3,13 +3,13 @@
 //! Keeps the lease, the epoch and the map as of the last close. Answers a request that comes
 //! again as it did the first time, while the asker may still act on the answer.
 
-use crate::{Entry, GlobalMap, OpeningId, SiteId};
-use forkyard_volume::{BlockNo, Epoch};
+use crate::{BlockEntry, GlobalMap, OpeningId, SiteId};
+use forkyard_volume::{BlockNo, WriterEpoch};
 use std::collections::BTreeMap;
 
 /// Request to the authority.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Ask {
+pub enum AuthorityRequest {
     /// Open a volume that nothing writes.
     Open {
         /// Site that asks.
@@ -17,7 +17,7 @@ pub enum Ask {
         /// Number of the opening, greater than the site's former ones.
         opening: OpeningId,
         /// Epoch of the last close whose map the site knows.
-        known: Epoch,
+        known: WriterEpoch,
     },
     /// Open a volume in place of a writer that is gone.
     TakeOver {
@@ -26,51 +26,51 @@ pub enum Ask {
         /// Number of the opening, greater than the site's former ones.
         opening: OpeningId,
         /// Epoch of the last close whose map the site knows.
-        known: Epoch,
+        known: WriterEpoch,
         /// Epoch of the writer to replace: that of another is not.
-        from: Epoch,
+        from: WriterEpoch,
     },
     /// Find out what became of a writer's epoch, after a restart.
     Resume {
         /// Epoch of the writer.
-        epoch: Epoch,
+        epoch: WriterEpoch,
     },
     /// Close, with what was written since the opening. All of it is durable at the site.
     Close {
         /// Epoch of the writer.
-        epoch: Epoch,
+        epoch: WriterEpoch,
         /// Blocks written.
-        changes: Vec<(BlockNo, Entry)>,
+        changes: Vec<(BlockNo, BlockEntry)>,
     },
 }
 
 /// Answer of the authority.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum AuthorityAnswer {
     /// The site writes from now on.
     Granted {
         /// Number of the opening.
         opening: OpeningId,
         /// Epoch to write in.
-        epoch: Epoch,
+        epoch: WriterEpoch,
         /// Epoch of the last close, of which the map is.
-        closed: Epoch,
+        closed: WriterEpoch,
         /// Entries that the site lacks.
-        changes: Vec<(BlockNo, Entry)>,
+        changes: Vec<(BlockNo, BlockEntry)>,
     },
     /// Another has the lease, or the request is out of date.
     Refused {
         /// Number of the opening.
         opening: OpeningId,
         /// Epoch of the lease.
-        epoch: Epoch,
+        epoch: WriterEpoch,
     },
     /// The epoch has the lease.
-    Resumed(Epoch),
+    Resumed(WriterEpoch),
     /// The epoch was closed, and its map is open to all sites.
-    Closed(Epoch),
+    Closed(WriterEpoch),
     /// The epoch was replaced before it closed. What it wrote is to be dropped.
-    Fenced(Epoch),
+    Fenced(WriterEpoch),
 }
 
 /// Outcome of an epoch.
@@ -82,33 +82,33 @@ enum Ended {
 
 /// Authority of one volume.
 #[derive(Clone, Debug)]
-pub struct Authority {
-    epoch: Epoch,
+pub struct VolumeAuthority {
+    epoch: WriterEpoch,
     holder: Option<(SiteId, OpeningId)>,
     map: GlobalMap,
     /// Epoch of the last close.
-    closed: Epoch,
-    ended: BTreeMap<Epoch, Ended>,
+    closed: WriterEpoch,
+    ended: BTreeMap<WriterEpoch, Ended>,
     /// Last opening granted to each site.
     openings: BTreeMap<SiteId, OpeningId>,
 }
 
-impl Default for Authority {
+impl Default for VolumeAuthority {
     fn default() -> Self {
         Self {
-            epoch: Epoch(0),
+            epoch: WriterEpoch(0),
             holder: None,
             map: GlobalMap::default(),
-            closed: Epoch(0),
+            closed: WriterEpoch(0),
             ended: BTreeMap::new(),
             openings: BTreeMap::new(),
         }
     }
 }
 
-impl Authority {
+impl VolumeAuthority {
     /// Epoch of the last opening.
-    pub fn epoch(&self) -> Epoch {
+    pub fn epoch(&self) -> WriterEpoch {
         self.epoch
     }
 
@@ -118,21 +118,21 @@ impl Authority {
     }
 
     /// Answers a request.
-    pub fn ask(&mut self, ask: Ask) -> Told {
+    pub fn ask(&mut self, ask: AuthorityRequest) -> AuthorityAnswer {
         match ask {
-            Ask::Open {
+            AuthorityRequest::Open {
                 site,
                 opening,
                 known,
             } => self.open(site, opening, known, None),
-            Ask::TakeOver {
+            AuthorityRequest::TakeOver {
                 site,
                 opening,
                 known,
                 from,
             } => self.open(site, opening, known, Some(from)),
-            Ask::Resume { epoch } => self.state(epoch),
-            Ask::Close { epoch, changes } => {
+            AuthorityRequest::Resume { epoch } => self.state(epoch),
+            AuthorityRequest::Close { epoch, changes } => {
                 if epoch == self.epoch && self.holder.is_some() {
                     for (block, entry) in changes {
                         self.map.set(block, entry);
@@ -146,11 +146,11 @@ impl Authority {
         }
     }
 
-    fn state(&self, epoch: Epoch) -> Told {
+    fn state(&self, epoch: WriterEpoch) -> AuthorityAnswer {
         match self.ended.get(&epoch) {
-            Some(Ended::Closed) => Told::Closed(epoch),
-            Some(Ended::Fenced) => Told::Fenced(epoch),
-            None => Told::Resumed(epoch),
+            Some(Ended::Closed) => AuthorityAnswer::Closed(epoch),
+            Some(Ended::Fenced) => AuthorityAnswer::Fenced(epoch),
+            None => AuthorityAnswer::Resumed(epoch),
         }
     }
 
@@ -158,10 +158,10 @@ impl Authority {
         &mut self,
         site: SiteId,
         opening: OpeningId,
-        known: Epoch,
-        from: Option<Epoch>,
-    ) -> Told {
-        let refused = Told::Refused {
+        known: WriterEpoch,
+        from: Option<WriterEpoch>,
+    ) -> AuthorityAnswer {
+        let refused = AuthorityAnswer::Refused {
             opening,
             epoch: self.epoch,
         };
@@ -179,7 +179,7 @@ impl Authority {
             self.holder = Some((site, opening));
             self.openings.insert(site, opening);
         }
-        Told::Granted {
+        AuthorityAnswer::Granted {
             opening,
             epoch: self.epoch,
             closed: self.closed,

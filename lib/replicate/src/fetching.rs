@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// Blocks in a row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Run {
+pub struct BlockRun {
     /// First block.
     pub first: BlockNo,
     /// Number of blocks.
@@ -35,20 +35,20 @@ pub enum Purpose {
 
 /// Connection to the site that has the blocks. Numbers are never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Line(pub u64);
+pub struct SiteConnection(pub u64);
 
 /// Blocks that are fetched together with one that is wanted: those beside it are likely next.
 const AROUND: u64 = 32;
 
 /// Blocks of one site that another lacks.
 #[derive(Clone, Debug, Default)]
-pub struct Fetching {
+pub struct BlockFetching {
     demand: VecDeque<BlockNo>,
-    fill: VecDeque<Run>,
-    asked: BTreeMap<BlockNo, BTreeSet<(Purpose, Line)>>,
+    fill: VecDeque<BlockRun>,
+    asked: BTreeMap<BlockNo, BTreeSet<(Purpose, SiteConnection)>>,
 }
 
-impl Run {
+impl BlockRun {
     fn end(self) -> u64 {
         self.first.0.saturating_add(self.count)
     }
@@ -79,9 +79,9 @@ impl Run {
     }
 }
 
-impl Fetching {
+impl BlockFetching {
     /// Begins with the blocks that are lacking, in any order of runs.
-    pub fn new(lacking: Vec<Run>) -> Self {
+    pub fn new(lacking: Vec<BlockRun>) -> Self {
         Self {
             fill: lacking.into(),
             ..Self::default()
@@ -90,7 +90,7 @@ impl Fetching {
 
     /// Puts blocks first in the fill, in this order. Those that are not lacking are passed over
     /// when their turn comes.
-    pub fn hottest(&mut self, runs: &[Run]) {
+    pub fn hottest(&mut self, runs: &[BlockRun]) {
         for run in runs.iter().rev() {
             self.fill.push_front(*run);
         }
@@ -112,7 +112,7 @@ impl Fetching {
     pub fn next(
         &mut self,
         purpose: Purpose,
-        line: Line,
+        line: SiteConnection,
         most: usize,
         is_lacking: impl Fn(BlockNo) -> bool,
     ) -> Vec<BlockNo> {
@@ -163,7 +163,7 @@ impl Fetching {
     }
 
     /// Notes that a line has broken: what was asked for on it and has not come is asked for again.
-    pub fn lost(&mut self, line: Line) {
+    pub fn lost(&mut self, line: SiteConnection) {
         let mut again = Vec::new();
         self.asked.retain(|block, lines| {
             let demanded = lines.remove(&(Purpose::Demand, line));
@@ -182,7 +182,7 @@ impl Fetching {
         for block in of(Purpose::Demand) {
             self.demand.push_back(block);
         }
-        self.hottest(&Run::of(of(Purpose::Fill)));
+        self.hottest(&BlockRun::of(of(Purpose::Fill)));
     }
 }
 
@@ -191,11 +191,11 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    const DEMAND: Line = Line(1);
-    const FILL: Line = Line(2);
+    const DEMAND: SiteConnection = SiteConnection(1);
+    const FILL: SiteConnection = SiteConnection(2);
 
-    fn run(first: u64, count: u64) -> Run {
-        Run {
+    fn run(first: u64, count: u64) -> BlockRun {
+        BlockRun {
             first: BlockNo(first),
             count,
         }
@@ -207,7 +207,7 @@ mod tests {
 
     #[test]
     fn the_hottest_are_filled_first_and_a_reader_waits_behind_no_fill() {
-        let mut it = Fetching::new(vec![run(0, 100)]);
+        let mut it = BlockFetching::new(vec![run(0, 100)]);
         it.hottest(&[run(70, 2), run(40, 1), run(500, 3)]);
         let lacking = |block: BlockNo| block.0 < 100;
         let first = it.next(Purpose::Fill, FILL, 3, lacking);
@@ -251,9 +251,9 @@ mod tests {
             steps in steps(), lacking in proptest::collection::btree_set(0..200u64, 0..150)
         ) {
             let mut lacking: BTreeSet<BlockNo> = lacking.into_iter().map(BlockNo).collect();
-            let mut it = Fetching::new(Run::of(lacking.iter().copied()));
+            let mut it = BlockFetching::new(BlockRun::of(lacking.iter().copied()));
             let mut under_way = BTreeMap::from([(Purpose::Demand, VecDeque::new()), (Purpose::Fill, VecDeque::new())]);
-            let mut lines = BTreeMap::from([(Purpose::Demand, Line(1)), (Purpose::Fill, Line(2))]);
+            let mut lines = BTreeMap::from([(Purpose::Demand, SiteConnection(1)), (Purpose::Fill, SiteConnection(2))]);
             let mut wanted = BTreeSet::new();
             // In the end both lines hold for long enough.
             let last = (0..400).flat_map(|_| [

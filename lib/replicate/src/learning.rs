@@ -10,8 +10,8 @@
 //! Moves are rare; a window is a pretended one. A shadow follows a sample of the blocks under the same
 //! part of the budget, so that all of them together cost less than the propagation itself.
 
-use crate::{Budget, Destinations, Knobs, Propagation, SiteId, Stamp};
-use forkyard_volume::{BlockNo, Epoch, Version};
+use crate::{Destinations, Knobs, Propagation, SendBudget, SiteId, Stamp};
+use forkyard_volume::{BlockNo, Version, WriterEpoch};
 use std::{
     collections::{BTreeMap, BTreeSet},
     time::Duration,
@@ -94,8 +94,8 @@ pub struct Learner {
 impl Learner {
     /// Begins with the paper's parameters. `price` is the number of reads at a destination that the sending of a
     /// block must be worth: 0 if the link costs nothing.
-    pub fn new(budget: Budget, price: f64) -> Self {
-        let part = Budget {
+    pub fn new(budget: SendBudget, price: f64) -> Self {
+        let part = SendBudget {
             rate: budget.rate / SAMPLE,
             burst: (budget.burst / SAMPLE).max(4096),
         };
@@ -203,7 +203,7 @@ impl Learner {
 
 /// Content that shadows send.
 const ANY: Stamp = Stamp {
-    epoch: Epoch(1),
+    epoch: WriterEpoch(1),
     version: Version::FIRST,
 };
 
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
-    const BUDGET: Budget = Budget {
+    const BUDGET: SendBudget = SendBudget {
         rate: 64 << 20,
         burst: 64 << 20,
     };

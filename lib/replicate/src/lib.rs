@@ -31,10 +31,10 @@ mod stamp;
 mod verdict;
 
 pub use allowance::{Allowance, Meter, Money};
-pub use authority::{Ask, Authority, Told};
-pub use fetching::{Fetching, Line, Purpose, Run};
+pub use authority::{AuthorityAnswer, AuthorityRequest, VolumeAuthority};
+pub use fetching::{BlockFetching, BlockRun, Purpose, SiteConnection};
 pub use learning::{Learner, Transitions};
-pub use propagation::{Budget, Decision, Destinations, Knobs, Propagation, Send};
-pub use site::{Closing, Data, Read, Role, Site, Unwritable, Writer};
-pub use stamp::{Entry, GlobalMap, OpeningId, SiteId, Sites, Stamp};
-pub use verdict::{Judgement, Verdict};
+pub use propagation::{Decision, Destinations, Knobs, Propagation, Send, SendBudget};
+pub use site::{BlockContent, Closing, Read, Site, SiteRole, SiteWriter, Unwritable};
+pub use stamp::{BlockEntry, GlobalMap, OpeningId, SiteId, Sites, Stamp};
+pub use verdict::{Judgement, TransferVerdict};

@@ -89,7 +89,7 @@ impl Destinations {
 
 /// Bytes that may be sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Budget {
+pub struct SendBudget {
     /// Bytes a second.
     pub rate: u64,
     /// Bytes that may gather while there is nothing to send.
@@ -160,7 +160,7 @@ impl Ord for Rank {
 pub struct Propagation {
     knobs: Knobs,
     destinations: Destinations,
-    budget: Budget,
+    budget: SendBudget,
     /// Bytes that may be sent now, in billionths: what a nanosecond earns is a whole number.
     credit: u128,
     heat: BTreeMap<BlockNo, Heat>,
@@ -172,7 +172,7 @@ pub struct Propagation {
 
 impl Propagation {
     /// Begins with no accesses known, and no credit.
-    pub fn new(knobs: Knobs, destinations: Destinations, budget: Budget) -> Self {
+    pub fn new(knobs: Knobs, destinations: Destinations, budget: SendBudget) -> Self {
         Self {
             knobs,
             destinations,
@@ -288,13 +288,13 @@ impl Propagation {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forkyard_volume::{Epoch, Version};
+    use forkyard_volume::{Version, WriterEpoch};
 
     const SECOND: Duration = Duration::from_secs(1);
 
     fn stamp(_: BlockNo) -> Option<Stamp> {
         Some(Stamp {
-            epoch: Epoch(1),
+            epoch: WriterEpoch(1),
             version: Version::FIRST,
         })
     }
@@ -308,7 +308,7 @@ mod tests {
         let (a, b) = two();
         let table = Destinations::new(vec![(a, 0.75), (b, 0.2)]).expect("a table");
         let burst = 1 << 20;
-        Propagation::new(Knobs::default(), table, Budget { rate, burst })
+        Propagation::new(Knobs::default(), table, SendBudget { rate, burst })
     }
 
     #[test]

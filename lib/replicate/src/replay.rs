@@ -4,8 +4,8 @@
 //! nothing announces. The replay keeps which site has the latest version of each block, sends by the law
 //! under a budget, and counts after each move what was read locally.
 
-use crate::{Budget, Destinations, Knobs, Learner, Propagation, SiteId, Stamp, Transitions};
-use forkyard_volume::{BLOCK_BYTES, BlockNo, Epoch, Version};
+use crate::{Destinations, Knobs, Learner, Propagation, SendBudget, SiteId, Stamp, Transitions};
+use forkyard_volume::{BLOCK_BYTES, BlockNo, Version, WriterEpoch};
 use std::{collections::BTreeSet, time::Duration};
 
 /// Time of a step.
@@ -19,7 +19,7 @@ const SITES: u8 = 3;
 
 /// Work of a VM.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Work {
+pub enum ReplayWork {
     /// Serves files that were put there once, and writes a log.
     Files,
     /// Changes a few pages all the time, reads many, and has a log that is written over.
@@ -30,7 +30,7 @@ pub enum Work {
     Shifts,
 }
 
-impl Work {
+impl ReplayWork {
     /// Every kind.
     pub const ALL: [Self; 4] = [Self::Files, Self::Database, Self::Mail, Self::Shifts];
 
@@ -47,7 +47,7 @@ impl Work {
 
 /// Way to choose what is sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Way {
+pub enum SendStrategy {
     /// Nothing is sent.
     OnDemand,
     /// These parameters, and every other site as likely.
@@ -63,7 +63,7 @@ pub enum Way {
 
 /// Result of a replay.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Outcome {
+pub struct ReplayOutcome {
     /// Moves.
     pub moves: u64,
     /// Reads in the ten seconds after a move.
@@ -114,7 +114,7 @@ struct Places {
     here: SiteId,
     /// Blocks of which each site lacks the latest version.
     lacks: Vec<BTreeSet<BlockNo>>,
-    outcome: Outcome,
+    outcome: ReplayOutcome,
     /// Steps left in which reads are counted.
     counted: u64,
 }
@@ -146,28 +146,34 @@ impl Places {
 }
 
 /// Replays a kind of work for so many minutes, sending at most so many bytes a second.
-pub fn replay(work: Work, way: Way, minutes: u64, rate: u64, seed: u64) -> Outcome {
-    let budget = Budget { rate, burst: rate };
+pub fn replay(
+    work: ReplayWork,
+    way: SendStrategy,
+    minutes: u64,
+    rate: u64,
+    seed: u64,
+) -> ReplayOutcome {
+    let budget = SendBudget { rate, burst: rate };
     let sites: Vec<_> = (0..SITES).filter_map(SiteId::new).collect();
     let [home, near, far] = [sites[0], sites[1], sites[2]];
     let mut seen = Transitions::new(sites.clone());
     let even = Transitions::new(sites.clone());
     let table = |seen: &Transitions, here| match way {
-        Way::OnDemand => Destinations::default(),
-        Way::Fixed(_) => even.from(here),
-        Way::Table(_) | Way::Learned { .. } => seen.from(here),
+        SendStrategy::OnDemand => Destinations::default(),
+        SendStrategy::Fixed(_) => even.from(here),
+        SendStrategy::Table(_) | SendStrategy::Learned { .. } => seen.from(here),
     };
     let (mut knobs, price) = match way {
-        Way::OnDemand => (Knobs::default(), 0.0),
-        Way::Fixed(knobs) | Way::Table(knobs) => (knobs, 0.0),
-        Way::Learned { price } => (Knobs::default(), price),
+        SendStrategy::OnDemand => (Knobs::default(), 0.0),
+        SendStrategy::Fixed(knobs) | SendStrategy::Table(knobs) => (knobs, 0.0),
+        SendStrategy::Learned { price } => (Knobs::default(), price),
     };
     let mut learner = Learner::new(budget, price);
     let mut ahead = Propagation::new(knobs, table(&seen, home), budget);
     let mut places = Places {
         here: home,
         lacks: vec![BTreeSet::new(); sites.len()],
-        outcome: Outcome::default(),
+        outcome: ReplayOutcome::default(),
         counted: 0,
     };
     // Dice of their own: every way is shown the same accesses, moves and draws.
@@ -194,7 +200,7 @@ pub fn replay(work: Work, way: Way, minutes: u64, rate: u64, seed: u64) -> Outco
         places.counted = places.counted.saturating_sub(1);
         if step % WINDOW == WINDOW - 1 {
             let best = learner.window_over();
-            if matches!(way, Way::Learned { .. }) && best != knobs {
+            if matches!(way, SendStrategy::Learned { .. }) && best != knobs {
                 knobs = best;
                 ahead.tune(knobs);
             }
@@ -214,19 +220,19 @@ pub fn replay(work: Work, way: Way, minutes: u64, rate: u64, seed: u64) -> Outco
             ahead.moved(table(&seen, to));
         }
     }
-    Outcome {
+    ReplayOutcome {
         knobs,
         ..places.outcome
     }
 }
 
-fn send(ahead: &mut Propagation, places: &mut Places, draws: &mut Dice, way: Way) {
-    if way == Way::OnDemand {
+fn send(ahead: &mut Propagation, places: &mut Places, draws: &mut Dice, way: SendStrategy) {
+    if way == SendStrategy::OnDemand {
         return;
     }
     let stamp = |_| {
         Some(Stamp {
-            epoch: Epoch(1),
+            epoch: WriterEpoch(1),
             version: Version::FIRST,
         })
     };
@@ -236,7 +242,7 @@ fn send(ahead: &mut Propagation, places: &mut Places, draws: &mut Dice, way: Way
     }
 }
 
-impl Outcome {
+impl ReplayOutcome {
     /// Returns the part of the reads after moves that were local.
     pub fn local_part(&self) -> f64 {
         part(self.local, self.reads)
@@ -273,15 +279,17 @@ const LOG: u64 = 2 << 20;
 const MESSAGES: u64 = 3 << 20;
 
 impl Trace {
-    fn step(&mut self, work: Work, step: u64, dice: &mut Dice) -> Vec<Access> {
+    fn step(&mut self, work: ReplayWork, step: u64, dice: &mut Dice) -> Vec<Access> {
         let mut done = Vec::new();
         match work {
-            Work::Files => self.files(step, dice, &mut done),
-            Work::Database => self.database(dice, &mut done),
-            Work::Mail => self.mail(dice, &mut done),
+            ReplayWork::Files => self.files(step, dice, &mut done),
+            ReplayWork::Database => self.database(dice, &mut done),
+            ReplayWork::Mail => self.mail(dice, &mut done),
             // Twenty minutes each.
-            Work::Shifts if (step / 12_000).is_multiple_of(2) => self.database(dice, &mut done),
-            Work::Shifts => self.mail(dice, &mut done),
+            ReplayWork::Shifts if (step / 12_000).is_multiple_of(2) => {
+                self.database(dice, &mut done)
+            }
+            ReplayWork::Shifts => self.mail(dice, &mut done),
         }
         done
     }
@@ -336,14 +344,14 @@ mod tests {
     fn what_is_learned_is_no_worse_than_what_is_fixed_and_better_where_that_is_wrong() {
         // At the same table, so that only the parameters differ.
         let of = |work, way| replay(work, way, 30, RATE, 7);
-        for work in Work::ALL {
-            let fixed = of(work, Way::Table(Knobs::default()));
-            let learned = of(work, Way::Learned { price: 0.02 });
+        for work in ReplayWork::ALL {
+            let fixed = of(work, SendStrategy::Table(Knobs::default()));
+            let learned = of(work, SendStrategy::Learned { price: 0.02 });
             assert_eq!(fixed.moves, learned.moves);
             let (fixed, learned) = (fixed.local_part(), learned.local_part());
             assert!(learned + 0.01 > fixed, "{work:?}: {learned} beside {fixed}");
             assert!(
-                work != Work::Mail || learned > fixed + 0.1,
+                work != ReplayWork::Mail || learned > fixed + 0.1,
                 "{learned} beside {fixed}"
             );
         }
@@ -351,7 +359,7 @@ mod tests {
 
     #[test]
     fn without_sending_all_is_fetched_and_the_same_seed_gives_the_same() {
-        let of = || replay(Work::Files, Way::OnDemand, 30, RATE, 7);
+        let of = || replay(ReplayWork::Files, SendStrategy::OnDemand, 30, RATE, 7);
         let on_demand = of();
         assert_eq!(on_demand.sent, 0);
         assert!(on_demand.fetched > 0);

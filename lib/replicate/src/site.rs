@@ -11,61 +11,63 @@
 //! Contents are kept by their stamps. Those of the last close that the site knows of stay until
 //! it knows of another: a takeover goes back to them.
 
-use crate::{Ask, Entry, GlobalMap, OpeningId, SiteId, Sites, Stamp, Told};
-use forkyard_volume::{BlockNo, Epoch, Version};
+use crate::{
+    AuthorityAnswer, AuthorityRequest, BlockEntry, GlobalMap, OpeningId, SiteId, Sites, Stamp,
+};
+use forkyard_volume::{BlockNo, Version, WriterEpoch};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
 };
 
 /// Content of a block; `None` if it is zero.
-pub type Data = Option<Arc<[u8]>>;
+pub type BlockContent = Option<Arc<[u8]>>;
 
 /// One site's part of a volume.
 #[derive(Clone, Debug)]
 pub struct Site {
     id: SiteId,
-    contents: BTreeMap<(BlockNo, Stamp), Data>,
+    contents: BTreeMap<(BlockNo, Stamp), BlockContent>,
     /// Map as of the last close that the site knows of, and the epoch of that.
     known: GlobalMap,
-    closed: Epoch,
+    closed: WriterEpoch,
     opening: OpeningId,
-    role: Role,
+    role: SiteRole,
 }
 
 /// Role of the site.
 #[derive(Clone, Debug)]
-pub enum Role {
+pub enum SiteRole {
     /// Nothing.
     Idle,
     /// Waiting for the lease.
     Opening {
         /// Epoch to replace, if it is a takeover.
-        from: Option<Epoch>,
+        from: Option<WriterEpoch>,
     },
     /// Writing.
-    Writing(Box<Writer>),
+    Writing(Box<SiteWriter>),
     /// Waiting for the end of its lease.
-    Closing(Box<Writer>),
+    Closing(Box<SiteWriter>),
     /// Waiting to hear whether it still has the lease, after a restart.
-    Resuming(Box<Writer>),
+    Resuming(Box<SiteWriter>),
 }
 
 /// State of a writer.
 #[derive(Clone, Debug)]
-pub struct Writer {
-    epoch: Epoch,
+pub struct SiteWriter {
+    epoch: WriterEpoch,
     map: GlobalMap,
     changed: BTreeSet<BlockNo>,
     /// Writes that may not be durable: block, and what was before.
-    unflushed: Vec<(BlockNo, Option<Entry>, u64)>,
+    unflushed: Vec<(BlockNo, Option<BlockEntry>, u64)>,
 }
 
 /// Outcome of a read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Read {
     /// Content.
-    Here(Data),
+    Here(BlockContent),
     /// Content is to be fetched from one of the sites.
     Fetch {
         /// Identity of it.
@@ -85,9 +87,9 @@ pub enum Closing {
     /// Nothing has ended.
     GoesOn,
     /// The epoch was closed.
-    Closed(Epoch),
+    Closed(WriterEpoch),
     /// The epoch was replaced, and what it wrote is dropped.
-    Dropped(Epoch),
+    Dropped(WriterEpoch),
 }
 
 impl Site {
@@ -97,69 +99,75 @@ impl Site {
             id,
             contents: BTreeMap::new(),
             known: GlobalMap::default(),
-            closed: Epoch(0),
+            closed: WriterEpoch(0),
             opening: OpeningId(0),
-            role: Role::Idle,
+            role: SiteRole::Idle,
         }
     }
 
     /// Returns the role.
-    pub fn role(&self) -> &Role {
+    pub fn role(&self) -> &SiteRole {
         &self.role
     }
 
     /// Epoch in which it writes.
-    pub fn writes(&self) -> Option<Epoch> {
+    pub fn writes(&self) -> Option<WriterEpoch> {
         match &self.role {
-            Role::Writing(writer) => Some(writer.epoch),
-            Role::Idle | Role::Opening { .. } | Role::Closing(_) | Role::Resuming(_) => None,
+            SiteRole::Writing(writer) => Some(writer.epoch),
+            SiteRole::Idle
+            | SiteRole::Opening { .. }
+            | SiteRole::Closing(_)
+            | SiteRole::Resuming(_) => None,
         }
     }
 
     /// Begins to open, if it is idle: in place of the writer of `from`, if one is given.
-    pub fn open(&mut self, from: Option<Epoch>) {
-        if let Role::Idle = self.role {
+    pub fn open(&mut self, from: Option<WriterEpoch>) {
+        if let SiteRole::Idle = self.role {
             self.opening.0 += 1;
-            self.role = Role::Opening { from };
+            self.role = SiteRole::Opening { from };
         }
     }
 
     /// Begins to close, if it writes. Everything written must be durable.
     pub fn close(&mut self) {
-        match std::mem::replace(&mut self.role, Role::Idle) {
-            Role::Writing(mut writer) => {
+        match std::mem::replace(&mut self.role, SiteRole::Idle) {
+            SiteRole::Writing(mut writer) => {
                 writer.unflushed.clear();
-                self.role = Role::Closing(writer);
+                self.role = SiteRole::Closing(writer);
             }
-            other @ (Role::Idle | Role::Opening { .. } | Role::Closing(_) | Role::Resuming(_)) => {
+            other @ (SiteRole::Idle
+            | SiteRole::Opening { .. }
+            | SiteRole::Closing(_)
+            | SiteRole::Resuming(_)) => {
                 self.role = other;
             }
         }
     }
 
     /// Request to send to the authority, and to send again until it is answered.
-    pub fn asks(&self) -> Option<Ask> {
+    pub fn asks(&self) -> Option<AuthorityRequest> {
         let (site, opening, known) = (self.id, self.opening, self.closed);
         match &self.role {
-            Role::Idle | Role::Writing(_) => None,
-            Role::Opening { from: None } => Some(Ask::Open {
+            SiteRole::Idle | SiteRole::Writing(_) => None,
+            SiteRole::Opening { from: None } => Some(AuthorityRequest::Open {
                 site,
                 opening,
                 known,
             }),
-            Role::Opening { from: Some(from) } => Some(Ask::TakeOver {
+            SiteRole::Opening { from: Some(from) } => Some(AuthorityRequest::TakeOver {
                 site,
                 opening,
                 known,
                 from: *from,
             }),
-            Role::Resuming(writer) => Some(Ask::Resume {
+            SiteRole::Resuming(writer) => Some(AuthorityRequest::Resume {
                 epoch: writer.epoch,
             }),
-            Role::Closing(writer) => {
+            SiteRole::Closing(writer) => {
                 let changed = writer.changed.iter();
                 let changes = changed.filter_map(|it| Some((*it, writer.map.get(*it)?)));
-                Some(Ask::Close {
+                Some(AuthorityRequest::Close {
                     epoch: writer.epoch,
                     changes: changes.collect(),
                 })
@@ -168,12 +176,12 @@ impl Site {
     }
 
     /// Takes an answer of the authority. Those that are late or doubled change nothing.
-    pub fn told(&mut self, told: Told) -> Closing {
-        let role = std::mem::replace(&mut self.role, Role::Idle);
+    pub fn told(&mut self, told: AuthorityAnswer) -> Closing {
+        let role = std::mem::replace(&mut self.role, SiteRole::Idle);
         let (role, outcome) = match (role, told) {
             (
-                Role::Opening { .. },
-                Told::Granted {
+                SiteRole::Opening { .. },
+                AuthorityAnswer::Granted {
                     opening,
                     epoch,
                     closed,
@@ -185,33 +193,38 @@ impl Site {
                 }
                 self.closed = closed;
                 self.tidy();
-                let writer = Writer {
+                let writer = SiteWriter {
                     epoch,
                     map: self.known.clone(),
                     changed: BTreeSet::new(),
                     unflushed: Vec::new(),
                 };
-                (Role::Writing(Box::new(writer)), Closing::GoesOn)
+                (SiteRole::Writing(Box::new(writer)), Closing::GoesOn)
             }
-            (Role::Opening { .. }, Told::Refused { opening, .. }) if opening == self.opening => {
-                (Role::Idle, Closing::GoesOn)
+            (SiteRole::Opening { .. }, AuthorityAnswer::Refused { opening, .. })
+                if opening == self.opening =>
+            {
+                (SiteRole::Idle, Closing::GoesOn)
             }
-            (Role::Resuming(writer), Told::Resumed(epoch)) if epoch == writer.epoch => {
-                (Role::Writing(writer), Closing::GoesOn)
-            }
-            (Role::Closing(writer) | Role::Resuming(writer), Told::Closed(epoch))
+            (SiteRole::Resuming(writer), AuthorityAnswer::Resumed(epoch))
                 if epoch == writer.epoch =>
             {
-                (self.known, self.closed) = (writer.map, epoch);
-                self.tidy();
-                (Role::Idle, Closing::Closed(epoch))
+                (SiteRole::Writing(writer), Closing::GoesOn)
             }
             (
-                Role::Writing(writer) | Role::Closing(writer) | Role::Resuming(writer),
-                Told::Fenced(epoch),
+                SiteRole::Closing(writer) | SiteRole::Resuming(writer),
+                AuthorityAnswer::Closed(epoch),
+            ) if epoch == writer.epoch => {
+                (self.known, self.closed) = (writer.map, epoch);
+                self.tidy();
+                (SiteRole::Idle, Closing::Closed(epoch))
+            }
+            (
+                SiteRole::Writing(writer) | SiteRole::Closing(writer) | SiteRole::Resuming(writer),
+                AuthorityAnswer::Fenced(epoch),
             ) if epoch == writer.epoch => {
                 self.contents.retain(|(_, stamp), _| stamp.epoch != epoch);
-                (Role::Idle, Closing::Dropped(epoch))
+                (SiteRole::Idle, Closing::Dropped(epoch))
             }
             (role, _) => (role, Closing::GoesOn),
         };
@@ -229,7 +242,7 @@ impl Site {
 
     /// Reads a block, as a writer.
     pub fn read(&self, block: BlockNo) -> Result<Read, Unwritable> {
-        let Role::Writing(writer) = &self.role else {
+        let SiteRole::Writing(writer) = &self.role else {
             return Err(Unwritable);
         };
         let Some(entry) = writer.map.get(block) else {
@@ -245,9 +258,9 @@ impl Site {
     }
 
     /// Writes a block, or has it read as zero. Durable once [`Self::flushed`] is called.
-    pub fn write(&mut self, block: BlockNo, data: Data) -> Result<Stamp, Unwritable> {
+    pub fn write(&mut self, block: BlockNo, data: BlockContent) -> Result<Stamp, Unwritable> {
         let id = self.id;
-        let Role::Writing(writer) = &mut self.role else {
+        let SiteRole::Writing(writer) = &mut self.role else {
             return Err(Unwritable);
         };
         let last = writer.map.last();
@@ -260,7 +273,7 @@ impl Site {
         writer.unflushed.push((block, before, last));
         writer.changed.insert(block);
         let holders = Sites::only(id);
-        writer.map.set(block, Entry { stamp, holders });
+        writer.map.set(block, BlockEntry { stamp, holders });
         // The content before stays until the next flush, in case that this one is lost.
         self.contents.insert((block, stamp), data);
         Ok(stamp)
@@ -268,7 +281,7 @@ impl Site {
 
     /// Notes that every write is durable.
     pub fn flushed(&mut self) {
-        let Role::Writing(writer) = &mut self.role else {
+        let SiteRole::Writing(writer) = &mut self.role else {
             return;
         };
         for (block, before, _) in writer.unflushed.drain(..) {
@@ -283,16 +296,19 @@ impl Site {
     /// Number of writes that may not be durable.
     pub fn unflushed(&self) -> usize {
         match &self.role {
-            Role::Writing(writer) => writer.unflushed.len(),
-            Role::Idle | Role::Opening { .. } | Role::Closing(_) | Role::Resuming(_) => 0,
+            SiteRole::Writing(writer) => writer.unflushed.len(),
+            SiteRole::Idle
+            | SiteRole::Opening { .. }
+            | SiteRole::Closing(_)
+            | SiteRole::Resuming(_) => 0,
         }
     }
 
     /// Starts again after a crash in which the last `lost` of its unflushed writes were lost.
     pub fn restart(&mut self, lost: usize) {
-        self.role = match std::mem::replace(&mut self.role, Role::Idle) {
-            Role::Idle | Role::Opening { .. } => Role::Idle,
-            Role::Writing(mut writer) => {
+        self.role = match std::mem::replace(&mut self.role, SiteRole::Idle) {
+            SiteRole::Idle | SiteRole::Opening { .. } => SiteRole::Idle,
+            SiteRole::Writing(mut writer) => {
                 for _ in 0..lost {
                     let Some((block, before, last)) = writer.unflushed.pop() else {
                         break;
@@ -308,24 +324,24 @@ impl Site {
                 }
                 // What is left is on disk: recovery flushes it.
                 writer.unflushed.clear();
-                Role::Resuming(writer)
+                SiteRole::Resuming(writer)
             }
             // A request to close may be under way: it must not find anything written behind it.
-            Role::Closing(writer) => Role::Closing(writer),
-            Role::Resuming(writer) => Role::Resuming(writer),
+            SiteRole::Closing(writer) => SiteRole::Closing(writer),
+            SiteRole::Resuming(writer) => SiteRole::Resuming(writer),
         };
     }
 
     /// Content for another site; `None` if it is not here.
-    pub fn serve(&self, block: BlockNo, stamp: Stamp) -> Option<Data> {
+    pub fn serve(&self, block: BlockNo, stamp: Stamp) -> Option<BlockContent> {
         self.contents.get(&(block, stamp)).cloned()
     }
 
     /// Content of a block that may be pushed to other sites: the last, once it is durable.
     ///
     /// What is not may be lost and its version given to another content.
-    pub fn pushable(&self, block: BlockNo) -> Option<(Stamp, Data)> {
-        let Role::Writing(writer) = &self.role else {
+    pub fn pushable(&self, block: BlockNo) -> Option<(Stamp, BlockContent)> {
+        let SiteRole::Writing(writer) = &self.role else {
             return None;
         };
         if writer.unflushed.iter().any(|it| it.0 == block) {
@@ -337,7 +353,7 @@ impl Site {
 
     /// Stores a content that was fetched, or pushed here. True if it is to be acknowledged: it
     /// must be durable then.
-    pub fn store(&mut self, block: BlockNo, stamp: Stamp, data: Data) -> bool {
+    pub fn store(&mut self, block: BlockNo, stamp: Stamp, data: BlockContent) -> bool {
         let late = stamp.epoch <= self.closed;
         let latest = self.known.get(block).is_some_and(|it| it.stamp == stamp);
         if late && !latest {
@@ -349,7 +365,7 @@ impl Site {
 
     /// Notes that a site has stored what was pushed to it.
     pub fn acknowledged(&mut self, block: BlockNo, stamp: Stamp, by: SiteId) {
-        if let Role::Writing(writer) = &mut self.role {
+        if let SiteRole::Writing(writer) = &mut self.role {
             writer.map.add_holder(block, stamp, by);
         }
     }

@@ -1,6 +1,6 @@
 //! Versions across sites, and the map of them.
 
-use forkyard_volume::{BlockNo, Epoch, Version};
+use forkyard_volume::{BlockNo, Version, WriterEpoch};
 use std::collections::BTreeMap;
 
 /// Site: a place with a store of its own.
@@ -52,14 +52,14 @@ impl Sites {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Stamp {
     /// Epoch of the writer.
-    pub epoch: Epoch,
+    pub epoch: WriterEpoch,
     /// Version.
     pub version: Version,
 }
 
 /// Latest content of a block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct BlockEntry {
     /// Identity of it.
     pub stamp: Stamp,
     /// Sites that have it.
@@ -69,25 +69,25 @@ pub struct Entry {
 /// Latest contents of all written blocks, as of a close.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GlobalMap {
-    entries: BTreeMap<BlockNo, Entry>,
+    entries: BTreeMap<BlockNo, BlockEntry>,
     /// Number of the greatest version; 0 before the first write.
     last: u64,
 }
 
 impl GlobalMap {
     /// Looks a block up; `None` if it was never written.
-    pub fn get(&self, block: BlockNo) -> Option<Entry> {
+    pub fn get(&self, block: BlockNo) -> Option<BlockEntry> {
         self.entries.get(&block).copied()
     }
 
     /// Notes a content.
-    pub fn set(&mut self, block: BlockNo, entry: Entry) {
+    pub fn set(&mut self, block: BlockNo, entry: BlockEntry) {
         self.last = self.last.max(entry.stamp.version.number());
         self.entries.insert(block, entry);
     }
 
     /// Puts back what was before a content that is lost.
-    pub(crate) fn put_back(&mut self, block: BlockNo, entry: Option<Entry>, last: u64) {
+    pub(crate) fn put_back(&mut self, block: BlockNo, entry: Option<BlockEntry>, last: u64) {
         match entry {
             Some(entry) => self.entries.insert(block, entry),
             None => self.entries.remove(&block),
@@ -109,12 +109,12 @@ impl GlobalMap {
     }
 
     /// Written blocks, in order.
-    pub fn iter(&self) -> impl Iterator<Item = (BlockNo, Entry)> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = (BlockNo, BlockEntry)> + '_ {
         self.entries.iter().map(|(block, entry)| (*block, *entry))
     }
 
     /// Entries that were written after an epoch: what a site lacks that knows the map of then.
-    pub fn since(&self, epoch: Epoch) -> Vec<(BlockNo, Entry)> {
+    pub fn since(&self, epoch: WriterEpoch) -> Vec<(BlockNo, BlockEntry)> {
         self.iter().filter(|it| it.1.stamp.epoch > epoch).collect()
     }
 }

@@ -56,7 +56,7 @@ impl fmt::Display for Judgement {
 
 /// Part of a transfer that a block had.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Verdict {
+pub enum TransferVerdict {
     /// Sent with all else that the other site lacked.
     All,
     /// Sent ahead: among those that are worth most.
@@ -77,7 +77,7 @@ pub enum Verdict {
     Fetched(Purpose),
 }
 
-impl Verdict {
+impl TransferVerdict {
     /// True if the block went.
     pub fn is_sent(self) -> bool {
         match self {
@@ -148,7 +148,7 @@ mod tests {
             let told = judge(reads, writes).to_string();
             assert!(told.contains(words), "{told}");
         }
-        let cold = Verdict::Cold {
+        let cold = TransferVerdict::Cold {
             most: 4096,
             last: Some(1005.0),
         };

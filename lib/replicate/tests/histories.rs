@@ -5,8 +5,11 @@
 //! authority took must be what the next opening sees; a crash may cost what was not flushed.
 
 use fastrand::Rng;
-use forkyard_replicate::{Ask, Authority, Closing, Data, Read, Role, Site, SiteId, Stamp, Told};
-use forkyard_volume::{BlockNo, Epoch};
+use forkyard_replicate::{
+    AuthorityAnswer, AuthorityRequest, BlockContent, Closing, Read, Site, SiteId, SiteRole, Stamp,
+    VolumeAuthority,
+};
+use forkyard_volume::{BlockNo, WriterEpoch};
 use std::{collections::BTreeMap, sync::Arc};
 
 const SITES: usize = 3;
@@ -19,8 +22,8 @@ type Blocks = [Value; COUNT];
 
 #[derive(Clone, Debug)]
 enum Message {
-    Ask(usize, Ask),
-    Told(usize, Told),
+    Ask(usize, AuthorityRequest),
+    Told(usize, AuthorityAnswer),
     Fetch {
         at: usize,
         by: usize,
@@ -31,14 +34,14 @@ enum Message {
         to: usize,
         block: BlockNo,
         stamp: Stamp,
-        data: Data,
+        data: BlockContent,
     },
     Push {
         to: usize,
         by: usize,
         block: BlockNo,
         stamp: Stamp,
-        data: Data,
+        data: BlockContent,
     },
     Stored {
         to: usize,
@@ -67,19 +70,19 @@ struct Count {
 
 struct World {
     rng: Rng,
-    authority: Authority,
+    authority: VolumeAuthority,
     sites: Vec<Site>,
     flying: Vec<Message>,
     /// Sites that no message reaches.
     parted: [bool; SITES],
-    branches: BTreeMap<Epoch, Branch>,
+    branches: BTreeMap<WriterEpoch, Branch>,
     /// Blocks that the last close that the authority took has left.
     committed: Blocks,
     value: Value,
     count: Count,
 }
 
-fn data(value: Value) -> Data {
+fn data(value: Value) -> BlockContent {
     (value != 0).then(|| Arc::from(value.to_le_bytes()))
 }
 
@@ -91,7 +94,7 @@ impl World {
     fn new(seed: u64) -> Self {
         Self {
             rng: Rng::with_seed(seed),
-            authority: Authority::default(),
+            authority: VolumeAuthority::default(),
             sites: (0..SITES).map(|it| Site::new(id(it))).collect(),
             flying: Vec::new(),
             parted: [false; SITES],
@@ -190,13 +193,15 @@ impl World {
         }
     }
 
-    fn decide(&mut self, site: usize, ask: Ask) {
+    fn decide(&mut self, site: usize, ask: AuthorityRequest) {
         let (before, holder) = (self.authority.epoch(), self.authority.holder());
         let closes = match &ask {
-            Ask::Close { epoch, .. } => Some(*epoch),
-            Ask::Open { .. } | Ask::TakeOver { .. } | Ask::Resume { .. } => None,
+            AuthorityRequest::Close { epoch, .. } => Some(*epoch),
+            AuthorityRequest::Open { .. }
+            | AuthorityRequest::TakeOver { .. }
+            | AuthorityRequest::Resume { .. } => None,
         };
-        let plain = matches!(ask, Ask::Open { .. });
+        let plain = matches!(ask, AuthorityRequest::Open { .. });
         let told = self.authority.ask(ask);
         let now = self.authority.epoch();
         if now != before {
@@ -213,7 +218,7 @@ impl World {
             assert_eq!(epoch, now, "a fenced writer closed");
             self.committed = self.branches[&epoch].now;
         }
-        if let Told::Refused { .. } = told {
+        if let AuthorityAnswer::Refused { .. } = told {
             self.count.kept_out += 1;
         }
         self.fly(Message::Told(site, told));
@@ -312,7 +317,7 @@ impl World {
                 // A writer hears that it was replaced before it closes.
                 let epoch = self.sites[site].writes();
                 if let Some(epoch) = epoch {
-                    self.fly(Message::Ask(site, Ask::Resume { epoch }));
+                    self.fly(Message::Ask(site, AuthorityRequest::Resume { epoch }));
                 }
             }
             _ => {
@@ -351,21 +356,21 @@ impl World {
                 self.deliver();
             }
             match self.sites[site].role() {
-                Role::Idle => {
+                SiteRole::Idle => {
                     let held = self.authority.holder().is_some();
                     let from = held.then(|| self.authority.epoch());
                     self.sites[site].open(from);
                 }
-                Role::Writing(_) => {
+                SiteRole::Writing(_) => {
                     let all: Vec<_> = (0..BLOCKS).map(|it| self.read(site, it)).collect();
                     if all.iter().all(|it| *it) {
                         return;
                     }
                     // Not the writer it takes itself for: it has to hear of it.
                     let epoch = self.sites[site].writes().expect("writing");
-                    self.decide(site, Ask::Resume { epoch });
+                    self.decide(site, AuthorityRequest::Resume { epoch });
                 }
-                Role::Opening { .. } | Role::Closing(_) | Role::Resuming(_) => {}
+                SiteRole::Opening { .. } | SiteRole::Closing(_) | SiteRole::Resuming(_) => {}
             }
             assert!(
                 round < 3999,

@@ -2,7 +2,7 @@
 //! seeds, told as a table and drawn as plots.
 //!
 //! ```text
-//! scenario.toml -> Scenario -> (case x policy x seed) -> Results -> table, SVG
+//! scenario.toml -> Scenario -> (case x policy x seed) -> SimResults -> table, SVG
 //! ```
 //!
 //! Reads no clock and no file: texts come in, and only plots go out.
@@ -13,8 +13,8 @@ mod scenario;
 mod table;
 
 pub use plot::{PlotError, plots};
-pub use results::{Measure, Results, Row, run};
-pub use scenario::{Case, Paper, Scenario, ScenarioError, Vm};
+pub use results::{Measure, Row, SimResults, run};
+pub use scenario::{Case, Paper, Scenario, ScenarioError, ScenarioVm};
 pub use table::table;
 
 #[cfg(test)]

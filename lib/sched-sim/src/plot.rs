@@ -1,6 +1,6 @@
 //! Plots of the results: one for each measure, a line for each policy.
 
-use crate::{Measure, Results};
+use crate::{Measure, SimResults};
 use plotters::prelude::*;
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ pub struct PlotError {
 }
 
 /// Draws the measures a scenario names into a folder, and says where.
-pub fn plots(results: &Results, name: &str, folder: &Path) -> Result<Vec<PathBuf>, PlotError> {
+pub fn plots(results: &SimResults, name: &str, folder: &Path) -> Result<Vec<PathBuf>, PlotError> {
     let mut drawn = Vec::new();
     for &measure in &results.plots {
         let path = folder.join(format!("{name}-{}.svg", measure.slug()));
@@ -32,7 +32,7 @@ pub fn plots(results: &Results, name: &str, folder: &Path) -> Result<Vec<PathBuf
 
 /// False if there is nothing to draw.
 fn draw(
-    results: &Results,
+    results: &SimResults,
     measure: Measure,
     path: &Path,
 ) -> Result<bool, Box<dyn std::error::Error + Send + Sync>> {

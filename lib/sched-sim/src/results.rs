@@ -59,7 +59,7 @@ pub struct Row {
 
 /// All of them.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct Results {
+pub struct SimResults {
     /// The scenario's title.
     pub title: String,
     /// Notes on the scenario.
@@ -78,7 +78,7 @@ pub struct Results {
 
 /// Runs everything. `told` hears of each run before it begins. Blocks for as long
 /// as it takes.
-pub fn run(scenario: &Scenario, mut told: impl FnMut(&str)) -> Result<Results, ScenarioError> {
+pub fn run(scenario: &Scenario, mut told: impl FnMut(&str)) -> Result<SimResults, ScenarioError> {
     let mut rows = Vec::new();
     let mut simulated = Nanos::ZERO;
     for case in &scenario.cases {
@@ -93,7 +93,7 @@ pub fn run(scenario: &Scenario, mut told: impl FnMut(&str)) -> Result<Results, S
         }
     }
     let papers = scenario.papers.iter();
-    Ok(Results {
+    Ok(SimResults {
         title: scenario.title.clone(),
         notes: scenario.notes.clone(),
         seeds: scenario.seeds,
@@ -130,7 +130,7 @@ fn row(case: &Case, policy: Policy, outcomes: &[Outcome], base: &[Outcome]) -> R
         Some(self::mean(&ours)? / self::mean(&theirs).filter(|rate| *rate > 0.0)?)
     };
     let vms: usize = case.vms.iter().map(|vm| vm.count).sum();
-    let latency = |of: fn(&forkyard_sched::sim::Latency) -> f64| {
+    let latency = |of: fn(&forkyard_sched::sim::AnswerTimes) -> f64| {
         move |o: &Outcome| {
             let first = o.domains.iter().find_map(|d| d.latency.as_ref());
             first.map(|latency| of(latency) * 1e3)

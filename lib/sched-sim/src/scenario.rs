@@ -2,7 +2,7 @@
 
 use crate::Measure;
 use forkyard_sched::{
-    CpuId, CpuSet, Knobs, Nanos, Params, Policy, round,
+    CpuId, CpuSet, Nanos, Params, Policy, PolicySettings, round,
     sim::{Costs, DomainSetup, Load, Setup, SetupError},
 };
 use serde::Deserialize;
@@ -34,7 +34,7 @@ pub struct Scenario {
     pub costs: Costs,
     /// Settings of the policies.
     #[serde(default)]
-    pub knobs: Knobs,
+    pub knobs: PolicySettings,
     /// Measures to draw, and in which to show the paper's figures.
     #[serde(default)]
     pub plots: Vec<Measure>,
@@ -63,13 +63,13 @@ pub struct Case {
     pub lag: Nanos,
     /// The VMs. The first is the one whose speed is compared.
     #[serde(rename = "vm")]
-    pub vms: Vec<Vm>,
+    pub vms: Vec<ScenarioVm>,
 }
 
 /// A VM, or several alike.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 #[serde(deny_unknown_fields, rename_all = "kebab-case")]
-pub struct Vm {
+pub struct ScenarioVm {
     /// Name of the VM.
     pub name: String,
     /// Number of them.
@@ -190,7 +190,7 @@ impl Scenario {
     }
 }
 
-fn domains(vm: &Vm) -> Vec<DomainSetup> {
+fn domains(vm: &ScenarioVm) -> Vec<DomainSetup> {
     let name = |n: usize| match vm.count {
         1 => vm.name.clone(),
         _ => format!("{}-{}", vm.name, n + 1),

@@ -1,10 +1,10 @@
 //! Table of the results in Markdown, with the published figures beside them.
 
-use crate::{Measure, Results, Row};
+use crate::{Measure, Row, SimResults};
 use std::fmt::Write;
 
 /// Writes the table.
-pub fn table(results: &Results) -> String {
+pub fn table(results: &SimResults) -> String {
     let mut text = format!("# {}\n\n", results.title);
     if !results.notes.is_empty() {
         text += results.notes.trim();
@@ -30,7 +30,7 @@ pub fn table(results: &Results) -> String {
     text
 }
 
-fn cell(results: &Results, row: &Row, measure: Measure) -> String {
+fn cell(results: &SimResults, row: &Row, measure: Measure) -> String {
     let Some(value) = row.value(measure) else {
         return String::new();
     };

@@ -23,7 +23,7 @@ measure = "speed-up"
 value = "much"
 "#;
 
-fn small() -> Results {
+fn small() -> SimResults {
     run(&Scenario::parse(SMALL).expect("a scenario"), |_| ()).expect("runs")
 }
 

@@ -2,9 +2,9 @@
 //! each opinion is one of theirs.
 
 use crate::{
-    params::{Params, Refused},
-    parts::{Filter, Hook, Rekey, Rule, Spread, Why},
-    queues::{Layout, Queues},
+    params::{InvalidParams, Params},
+    parts::{EnqueueReason, Hook, QueueFilter, Rekey, Rule, Spread},
+    queues::{QueueLayout, Queues},
     scheduler::{Dump, Move, Orders, Pick, QueueDump, Ran, Scheduler, Then},
     units::{CpuId, DomainId, Nanos, VcpuId},
     world::{State, World},
@@ -15,7 +15,7 @@ use crate::{
 pub struct Composite {
     name: &'static str,
     rule: Box<dyn Rule>,
-    filter: Box<dyn Filter>,
+    filter: Box<dyn QueueFilter>,
     hook: Box<dyn Hook>,
     spread: Spread,
     queues: Queues,
@@ -25,7 +25,7 @@ impl Composite {
     /// Of these parts. The seed breaks ties between CPUs.
     pub fn new(
         name: &'static str,
-        parts: (Box<dyn Rule>, Box<dyn Filter>, Box<dyn Hook>),
+        parts: (Box<dyn Rule>, Box<dyn QueueFilter>, Box<dyn Hook>),
         spread: Spread,
         cpus: usize,
         seed: u64,
@@ -60,7 +60,7 @@ impl Composite {
         }
     }
 
-    fn enter(&mut self, world: &World, vcpu: VcpuId, cpu: CpuId, why: Why) {
+    fn enter(&mut self, world: &World, vcpu: VcpuId, cpu: CpuId, why: EnqueueReason) {
         let from = self.queues.home(vcpu);
         if let Some(from) = from
             && from != cpu
@@ -77,7 +77,7 @@ impl Composite {
     fn shift(&mut self, world: &World, vcpu: VcpuId, to: CpuId, orders: &mut Orders) {
         let from = self.queues.home(vcpu);
         self.queues.take(vcpu);
-        self.enter(world, vcpu, to, Why::Moved);
+        self.enter(world, vcpu, to, EnqueueReason::Moved);
         orders.moves.push(Move { vcpu, from, to });
     }
 
@@ -93,7 +93,9 @@ impl Composite {
                 for vcpu in waiting {
                     if let Some(home) = self.queues.home(vcpu) {
                         let tree = self.queues.tree(home);
-                        let place = self.rule.enter(world, tree, home, vcpu, Why::Rekeyed);
+                        let place =
+                            self.rule
+                                .enter(world, tree, home, vcpu, EnqueueReason::Rekeyed);
                         self.queues.replace(vcpu, place);
                     }
                 }
@@ -105,8 +107,8 @@ impl Composite {
     fn front(&self, world: &World, cpu: CpuId) -> Option<VcpuId> {
         let tree = self.queues.tree(cpu);
         match self.queues.layout() {
-            Layout::PerCpu => tree.first().map(|(_, vcpu)| vcpu),
-            Layout::Shared => tree
+            QueueLayout::PerCpu => tree.first().map(|(_, vcpu)| vcpu),
+            QueueLayout::Shared => tree
                 .iter()
                 .map(|(_, vcpu)| vcpu)
                 .find(|&vcpu| world[vcpu].affinity.contains(cpu)),
@@ -116,7 +118,7 @@ impl Composite {
     /// Takes over one that waits elsewhere, from the longest queue that has one.
     fn steal(&mut self, world: &World, cpu: CpuId, orders: &mut Orders) {
         let steals = matches!(self.spread, Spread::Steal | Spread::Even);
-        if !steals || self.queues.layout() == Layout::Shared {
+        if !steals || self.queues.layout() == QueueLayout::Shared {
             return;
         }
         let mine = self.queues.tree(cpu).first().map(|(key, _)| key);
@@ -237,8 +239,8 @@ impl Composite {
         match then {
             Then::Wait => {
                 let why = match home == cpu {
-                    true => Why::Ran,
-                    false => Why::Moved,
+                    true => EnqueueReason::Ran,
+                    false => EnqueueReason::Moved,
                 };
                 self.enter(world, vcpu, home, why);
                 if home != cpu {
@@ -279,7 +281,7 @@ impl Scheduler for Composite {
     fn wake(&mut self, world: &World, vcpu: VcpuId, orders: &mut Orders) {
         let from = self.queues.home(vcpu);
         let to = self.pick_cpu(world, vcpu);
-        self.enter(world, vcpu, to, Why::Woke);
+        self.enter(world, vcpu, to, EnqueueReason::Woke);
         if from != Some(to) {
             orders.moves.push(Move { vcpu, from, to });
         }
@@ -292,7 +294,7 @@ impl Scheduler for Composite {
             return home;
         }
         let choices = self.choices(world, vcpu);
-        if self.queues.layout() == Layout::Shared {
+        if self.queues.layout() == QueueLayout::Shared {
             let idle = |cpu: &CpuId| world[*cpu].running.is_none();
             let last = home.filter(|cpu| choices.contains(cpu) && idle(cpu));
             let idle = last.or_else(|| choices.iter().copied().find(idle));
@@ -320,7 +322,7 @@ impl Scheduler for Composite {
             self.settle(world, cpu, ran, orders);
         }
         while let Some(vcpu) = self.queues.due(cpu, world.now) {
-            self.enter(world, vcpu, cpu, Why::Due);
+            self.enter(world, vcpu, cpu, EnqueueReason::Due);
         }
         self.hook
             .before(world, &mut self.queues, self.rule.as_mut(), cpu);
@@ -387,7 +389,12 @@ impl Scheduler for Composite {
         orders.moves.push(Move { vcpu, from, to });
     }
 
-    fn adjust(&mut self, world: &World, domain: DomainId, params: &Params) -> Result<(), Refused> {
+    fn adjust(
+        &mut self,
+        world: &World,
+        domain: DomainId,
+        params: &Params,
+    ) -> Result<(), InvalidParams> {
         params.check()?;
         let home = |vcpu| self.queues.home(vcpu);
         self.rule.admit(world, domain, params, &home)
@@ -395,8 +402,8 @@ impl Scheduler for Composite {
 
     fn dump(&self, world: &World) -> Dump {
         let cpus = match self.queues.layout() {
-            Layout::PerCpu => world.width(),
-            Layout::Shared => 1,
+            QueueLayout::PerCpu => world.width(),
+            QueueLayout::Shared => 1,
         };
         let queue = |cpu| QueueDump {
             cpu,

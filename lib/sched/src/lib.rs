@@ -27,8 +27,8 @@ mod units;
 mod world;
 
 pub use forkyard_types::{Parallel, SchedPolicy as Policy};
-pub use params::{Extra, Params, Refused, Reservation, USUAL_WEIGHT, Warp};
-pub use policy::{Knobs, Migration, PolicyError, build};
+pub use params::{CpuReservation, Extra, InvalidParams, Params, USUAL_WEIGHT, Warp};
+pub use policy::{Migration, PolicyError, PolicySettings, build};
 pub use scheduler::{Dump, Move, Orders, Pick, QueueDump, Ran, Scheduler, TICK, Then};
 pub use units::{CpuId, CpuSet, DomainId, Nanos, NoTime, VcpuId, round};
 pub use world::{CpuView, DomainView, State, VcpuView, World};

@@ -11,7 +11,7 @@ pub const USUAL_WEIGHT: u32 = 256;
 /// So much time in every period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub struct Reservation {
+pub struct CpuReservation {
     /// Time each vCPU gets in each period.
     pub slice: Nanos,
     /// The period.
@@ -56,7 +56,7 @@ pub struct Params {
     /// Relation of its vCPUs.
     pub parallel: Parallel,
     /// Reservation of each of its vCPUs.
-    pub reservation: Option<Reservation>,
+    pub reservation: Option<CpuReservation>,
     /// Terms on which it may jump the queue.
     pub warp: Option<Warp>,
 }
@@ -76,7 +76,7 @@ impl Default for Params {
 /// Reason why parameters are refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refused {
+pub enum InvalidParams {
     /// The weight is out of range.
     #[error("weight {0} is not between 1 and 65535: give one that is")]
     Weight(u32),
@@ -105,23 +105,23 @@ pub enum Refused {
 
 impl Params {
     /// Refuses what no policy could keep.
-    pub fn check(&self) -> Result<(), Refused> {
+    pub fn check(&self) -> Result<(), InvalidParams> {
         if !(1..=65_535).contains(&self.weight) {
-            return Err(Refused::Weight(self.weight));
+            return Err(InvalidParams::Weight(self.weight));
         }
         if self.cap == Some(0) {
-            return Err(Refused::Cap);
+            return Err(InvalidParams::Cap);
         }
-        if let Some(Reservation { slice, period, .. }) = self.reservation
+        if let Some(CpuReservation { slice, period, .. }) = self.reservation
             && (slice == Nanos::ZERO || slice > period)
         {
-            return Err(Refused::Reservation { slice, period });
+            return Err(InvalidParams::Reservation { slice, period });
         }
         Ok(())
     }
 }
 
-impl Reservation {
+impl CpuReservation {
     /// The part of a CPU it takes, in millionths.
     pub fn millionths(&self) -> u64 {
         Nanos(1_000_000).scale(self.slice.0, self.period.0).0
@@ -142,15 +142,15 @@ mod tests {
             }
             .check()
         };
-        assert_eq!(weight(0), Err(Refused::Weight(0)));
-        assert_eq!(weight(65_536), Err(Refused::Weight(65_536)));
+        assert_eq!(weight(0), Err(InvalidParams::Weight(0)));
+        assert_eq!(weight(65_536), Err(InvalidParams::Weight(65_536)));
         let cap = Params {
             cap: Some(0),
             ..Params::default()
         };
-        assert_eq!(cap.check(), Err(Refused::Cap));
+        assert_eq!(cap.check(), Err(InvalidParams::Cap));
         for slice in [0, 11] {
-            let reservation = Reservation {
+            let reservation = CpuReservation {
                 slice: Nanos(slice),
                 period: Nanos(10),
                 extra: Extra::No,
@@ -159,7 +159,10 @@ mod tests {
                 reservation: Some(reservation),
                 ..Params::default()
             };
-            assert!(matches!(params.check(), Err(Refused::Reservation { .. })));
+            assert!(matches!(
+                params.check(),
+                Err(InvalidParams::Reservation { .. })
+            ));
         }
     }
 }

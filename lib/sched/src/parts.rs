@@ -2,10 +2,10 @@
 //! that says where a vCPU may wait, and a hook that may change a choice.
 
 use crate::{
-    params::{Params, Refused},
-    queues::{Layout, Place, Queues},
+    params::{InvalidParams, Params},
+    queues::{QueueLayout, QueuePlace, Queues},
     scheduler::Orders,
-    tree::{Key, Tree},
+    tree::{QueueKey, Tree},
     units::{CpuId, DomainId, Nanos, VcpuId},
     world::World,
 };
@@ -13,7 +13,7 @@ use std::fmt;
 
 /// Reason why a vCPU enters a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum EnqueueReason {
     /// The vCPU slept.
     Woke,
     /// The vCPU ran, and would run on.
@@ -51,15 +51,22 @@ pub enum Spread {
 /// Orders the queue of a CPU, and says how long one may run.
 pub trait Rule: fmt::Debug + Send {
     /// Returns the layout: whether CPUs share queues.
-    fn layout(&self) -> Layout {
-        Layout::PerCpu
+    fn layout(&self) -> QueueLayout {
+        QueueLayout::PerCpu
     }
 
     /// A vCPU was set up.
     fn init(&mut self, world: &World, vcpu: VcpuId);
 
     /// Returns its place in the queue of a CPU that it enters.
-    fn enter(&mut self, world: &World, queue: &Tree, cpu: CpuId, vcpu: VcpuId, why: Why) -> Place;
+    fn enter(
+        &mut self,
+        world: &World,
+        queue: &Tree,
+        cpu: CpuId,
+        vcpu: VcpuId,
+        why: EnqueueReason,
+    ) -> QueuePlace;
 
     /// Charges it for the time it ran on a CPU that has this queue.
     fn charge(&mut self, world: &World, queue: &Tree, cpu: CpuId, vcpu: VcpuId, ran: Nanos);
@@ -90,7 +97,7 @@ pub trait Rule: fmt::Debug + Send {
     }
 
     /// Tells whether a CPU whose front is `mine` should rather have `theirs`.
-    fn covets(&self, mine: Option<Key>, _theirs: Key) -> bool {
+    fn covets(&self, mine: Option<QueueKey>, _theirs: QueueKey) -> bool {
         mine.is_none()
     }
 
@@ -110,13 +117,13 @@ pub trait Rule: fmt::Debug + Send {
         _domain: DomainId,
         _params: &Params,
         _home: &dyn Fn(VcpuId) -> Option<CpuId>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), InvalidParams> {
         Ok(())
     }
 }
 
 /// Says where a vCPU may wait.
-pub trait Filter: fmt::Debug + Send {
+pub trait QueueFilter: fmt::Debug + Send {
     /// Tells whether it may wait at this CPU. If there is no such CPU, it may
     /// at all that its affinity allows.
     fn allows(&self, world: &World, queues: &Queues, vcpu: VcpuId, cpu: CpuId) -> bool;
@@ -166,7 +173,7 @@ pub trait Hook: fmt::Debug + Send {
 #[derive(Clone, Copy, Debug)]
 pub struct Anywhere;
 
-impl Filter for Anywhere {
+impl QueueFilter for Anywhere {
     fn allows(&self, _: &World, _: &Queues, _: VcpuId, _: CpuId) -> bool {
         true
     }
@@ -183,7 +190,7 @@ impl Filter for Anywhere {
 #[derive(Clone, Copy, Debug)]
 pub struct Balance;
 
-impl Filter for Balance {
+impl QueueFilter for Balance {
     fn allows(&self, world: &World, queues: &Queues, vcpu: VcpuId, cpu: CpuId) -> bool {
         !world
             .siblings(vcpu)
@@ -193,6 +200,6 @@ impl Filter for Balance {
 
 /// The front it is.
 #[derive(Clone, Copy, Debug)]
-pub struct Plain;
+pub struct PlainFront;
 
-impl Hook for Plain {}
+impl Hook for PlainFront {}

@@ -16,7 +16,7 @@
 use crate::{
     composite::Composite,
     hooks::{Gang, Leader, Sbco, SbcoKnobs},
-    parts::{Anywhere, Balance, Filter, Hook, Plain, Rule, Spread},
+    parts::{Anywhere, Balance, Hook, PlainFront, QueueFilter, Rule, Spread},
     rules::{Bvt, Cfs, CfsKnobs, Credit, Credit2, Edf, Flavour, RoundRobin},
     scheduler::Scheduler,
     speed::{Speed, SpeedKnobs},
@@ -44,7 +44,7 @@ pub enum Migration {
 /// Further settings of a policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
-pub struct Knobs {
+pub struct PolicySettings {
     /// Breaks ties between CPUs.
     pub seed: u64,
     /// Of `cfs` and those built on it.
@@ -74,12 +74,12 @@ pub enum PolicyError {
 pub fn build(
     policy: Policy,
     cpus: usize,
-    knobs: &Knobs,
+    knobs: &PolicySettings,
 ) -> Result<Box<dyn Scheduler>, PolicyError> {
     let cfs = || Box::new(Cfs::new(knobs.cfs)) as Box<dyn Rule>;
-    let anywhere = || Box::new(Anywhere) as Box<dyn Filter>;
-    let balance = || Box::new(Balance) as Box<dyn Filter>;
-    let plain = || Box::new(Plain) as Box<dyn Hook>;
+    let anywhere = || Box::new(Anywhere) as Box<dyn QueueFilter>;
+    let balance = || Box::new(Balance) as Box<dyn QueueFilter>;
+    let plain = || Box::new(PlainFront) as Box<dyn Hook>;
     let gang = |leader| Box::new(Gang::new(leader, cpus)) as Box<dyn Hook>;
     let (rule, filter, hook, spread): (Box<dyn Rule>, _, _, _) = match policy {
         Policy::Rr => (

@@ -3,7 +3,7 @@
 
 use crate::{
     dice::Dice,
-    tree::{Key, Tree},
+    tree::{QueueKey, Tree},
     units::{CpuId, Nanos, VcpuId},
     world::{State, World},
 };
@@ -11,7 +11,7 @@ use std::collections::BTreeSet;
 
 /// Choice whether each CPU has a queue of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Layout {
+pub enum QueueLayout {
     /// Each CPU has one.
     PerCpu,
     /// All share one.
@@ -20,7 +20,7 @@ pub enum Layout {
 
 /// Position of a vCPU in a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum QueuePlace {
     /// The vCPU waits, ordered by major and minor.
     Queue {
         /// First key of the order.
@@ -34,7 +34,7 @@ pub enum Place {
     Parked(Nanos),
 }
 
-impl Place {
+impl QueuePlace {
     /// Waits in this order until it is picked.
     pub fn at(major: i64) -> Self {
         Self::Queue {
@@ -48,14 +48,14 @@ impl Place {
 #[derive(Clone, Copy, Debug, Default)]
 struct Spot {
     home: Option<CpuId>,
-    key: Option<Key>,
+    key: Option<QueueKey>,
     alarm: Option<Nanos>,
 }
 
 /// All queues of a policy.
 #[derive(Clone, Debug)]
 pub struct Queues {
-    layout: Layout,
+    layout: QueueLayout,
     trees: Vec<Tree>,
     alarms: Vec<BTreeSet<(Nanos, VcpuId)>>,
     spots: Vec<Spot>,
@@ -64,10 +64,10 @@ pub struct Queues {
 }
 
 impl Queues {
-    pub(crate) fn new(layout: Layout, cpus: usize, seed: u64) -> Self {
+    pub(crate) fn new(layout: QueueLayout, cpus: usize, seed: u64) -> Self {
         let queues = match layout {
-            Layout::PerCpu => cpus,
-            Layout::Shared => 1,
+            QueueLayout::PerCpu => cpus,
+            QueueLayout::Shared => 1,
         };
         Self {
             layout,
@@ -81,8 +81,8 @@ impl Queues {
 
     fn queue(&self, cpu: CpuId) -> usize {
         match self.layout {
-            Layout::PerCpu => cpu.at(),
-            Layout::Shared => 0,
+            QueueLayout::PerCpu => cpu.at(),
+            QueueLayout::Shared => 0,
         }
     }
 
@@ -94,7 +94,7 @@ impl Queues {
     }
 
     /// Returns the way in which CPUs share queues.
-    pub fn layout(&self) -> Layout {
+    pub fn layout(&self) -> QueueLayout {
         self.layout
     }
 
@@ -109,7 +109,7 @@ impl Queues {
     }
 
     /// Returns the key that a waiting vCPU is ordered by.
-    pub fn key(&self, vcpu: VcpuId) -> Option<Key> {
+    pub fn key(&self, vcpu: VcpuId) -> Option<QueueKey> {
         self.spots.get(vcpu.at())?.key
     }
 
@@ -141,20 +141,20 @@ impl Queues {
         self.spot(vcpu).home = Some(cpu);
     }
 
-    pub(crate) fn put(&mut self, vcpu: VcpuId, cpu: CpuId, place: Place) {
+    pub(crate) fn put(&mut self, vcpu: VcpuId, cpu: CpuId, place: QueuePlace) {
         self.seq += 1;
         self.put_as(vcpu, cpu, place, self.seq);
     }
 
-    fn put_as(&mut self, vcpu: VcpuId, cpu: CpuId, place: Place, seq: u64) {
+    fn put_as(&mut self, vcpu: VcpuId, cpu: CpuId, place: QueuePlace, seq: u64) {
         let queue = self.queue(cpu);
         let (key, alarm) = match place {
-            Place::Queue {
+            QueuePlace::Queue {
                 major,
                 minor,
                 until,
-            } => (Some(Key { major, minor, seq }), until),
-            Place::Parked(until) => (None, Some(until)),
+            } => (Some(QueueKey { major, minor, seq }), until),
+            QueuePlace::Parked(until) => (None, Some(until)),
         };
         if let Some(key) = key {
             self.trees[queue].insert(key, vcpu);
@@ -186,8 +186,8 @@ impl Queues {
 
     /// Gives a vCPU that waits another place in its queue; among equals it
     /// stands where it would have stood.
-    pub(crate) fn replace(&mut self, vcpu: VcpuId, place: Place) {
-        let (Some(home), Some(Key { seq, .. })) = (self.home(vcpu), self.key(vcpu)) else {
+    pub(crate) fn replace(&mut self, vcpu: VcpuId, place: QueuePlace) {
+        let (Some(home), Some(QueueKey { seq, .. })) = (self.home(vcpu), self.key(vcpu)) else {
             return;
         };
         self.take(vcpu);

@@ -13,7 +13,7 @@
 //! clock and has no chance but that of its seed.
 
 use crate::{
-    params::{Params, Refused},
+    params::{InvalidParams, Params},
     units::{CpuId, DomainId, Nanos, VcpuId},
     world::World,
 };
@@ -147,7 +147,12 @@ pub trait Scheduler: fmt::Debug + Send {
 
     /// Checks whether a domain could have these parameters. The engine puts
     /// them into the world if so.
-    fn adjust(&mut self, world: &World, domain: DomainId, params: &Params) -> Result<(), Refused>;
+    fn adjust(
+        &mut self,
+        world: &World,
+        domain: DomainId,
+        params: &Params,
+    ) -> Result<(), InvalidParams>;
 
     /// Describes its state, for people.
     fn dump(&self, world: &World) -> Dump;

@@ -19,7 +19,7 @@
 //! are ticks here, so that all measure the same intervals.
 
 use crate::{
-    params::{Params, Refused},
+    params::{InvalidParams, Params},
     scheduler::{Dump, Orders, Pick, Ran, Scheduler},
     units::{CpuId, DomainId, Nanos, VcpuId},
     world::{State, World},
@@ -223,7 +223,12 @@ impl Scheduler for Speed {
         self.inner.migrate(world, vcpu, to, orders);
     }
 
-    fn adjust(&mut self, world: &World, domain: DomainId, params: &Params) -> Result<(), Refused> {
+    fn adjust(
+        &mut self,
+        world: &World,
+        domain: DomainId,
+        params: &Params,
+    ) -> Result<(), InvalidParams> {
         self.inner.adjust(world, domain, params)
     }
 

@@ -10,7 +10,7 @@ use crate::{dice::Dice, units::VcpuId};
 /// Key that a queue is ordered by: the least is at the front. No two entries
 /// ever have the same `seq`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Key {
+pub struct QueueKey {
     /// First key: a virtual time, a deadline, a priority.
     pub major: i64,
     /// Second key, among equals of the first.
@@ -24,7 +24,7 @@ const NIL: u32 = u32::MAX;
 
 #[derive(Clone, Debug)]
 struct Node {
-    key: Key,
+    key: QueueKey,
     vcpu: VcpuId,
     priority: u64,
     size: u32,
@@ -64,7 +64,7 @@ impl Tree {
     }
 
     /// Puts a vCPU in. The key's `seq` must be of this entry alone.
-    pub fn insert(&mut self, key: Key, vcpu: VcpuId) {
+    pub fn insert(&mut self, key: QueueKey, vcpu: VcpuId) {
         let node = Node {
             key,
             vcpu,
@@ -89,7 +89,7 @@ impl Tree {
     }
 
     /// Takes out the entry with this key; `None` if there is none.
-    pub fn remove(&mut self, key: Key) -> Option<VcpuId> {
+    pub fn remove(&mut self, key: QueueKey) -> Option<VcpuId> {
         let (before, rest) = self.split(self.root, key);
         let mut next = key;
         next.seq += 1;
@@ -101,7 +101,7 @@ impl Tree {
     }
 
     /// Counts the entries before this key: an entry's scheduling ordinate.
-    pub fn rank(&self, key: Key) -> usize {
+    pub fn rank(&self, key: QueueKey) -> usize {
         let (mut at, mut before) = (self.root, 0);
         while let Some(node) = self.nodes.get(at as usize) {
             if node.key < key {
@@ -115,7 +115,7 @@ impl Tree {
     }
 
     /// The entry that so many are before.
-    pub fn select(&self, mut rank: usize) -> Option<(Key, VcpuId)> {
+    pub fn select(&self, mut rank: usize) -> Option<(QueueKey, VcpuId)> {
         let mut at = self.root;
         loop {
             let node = self.nodes.get(at as usize)?;
@@ -132,12 +132,12 @@ impl Tree {
     }
 
     /// The entry at the front.
-    pub fn first(&self) -> Option<(Key, VcpuId)> {
+    pub fn first(&self) -> Option<(QueueKey, VcpuId)> {
         self.select(0)
     }
 
     /// Lists all entries, front first.
-    pub fn iter(&self) -> impl Iterator<Item = (Key, VcpuId)> + '_ {
+    pub fn iter(&self) -> impl Iterator<Item = (QueueKey, VcpuId)> + '_ {
         let mut stack = Vec::new();
         let mut at = self.root;
         std::iter::from_fn(move || {
@@ -161,7 +161,7 @@ impl Tree {
     }
 
     /// Those before `key`, and the others.
-    fn split(&mut self, at: u32, key: Key) -> (u32, u32) {
+    fn split(&mut self, at: u32, key: QueueKey) -> (u32, u32) {
         let Some(node) = self.nodes.get(at as usize) else {
             return (NIL, NIL);
         };
@@ -213,7 +213,7 @@ mod tests {
             let mut model = BTreeMap::new();
             for (seq, (insert, major)) in (0u64..).zip(steps) {
                 if insert || model.is_empty() {
-                    let key = Key { major, minor: 0, seq };
+                    let key = QueueKey { major, minor: 0, seq };
                     let vcpu = VcpuId::from_place(model.len());
                     tree.insert(key, vcpu);
                     model.insert(key, vcpu);

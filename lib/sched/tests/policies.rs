@@ -4,8 +4,9 @@
 #![allow(clippy::unwrap_used, reason = "tests")]
 
 use forkyard_sched::{
-    CpuSet, DomainId, Extra, Knobs, Nanos, Parallel, Params, Policy, Reservation, State, Warp,
-    sim::{Costs, DomainSetup, Engine, Load, Outcome, Setup, simulate},
+    CpuReservation, CpuSet, DomainId, Extra, Nanos, Parallel, Params, Policy, PolicySettings,
+    State, Warp,
+    sim::{Costs, DomainSetup, Load, Outcome, Setup, Simulation, simulate},
 };
 use proptest::prelude::*;
 
@@ -70,7 +71,7 @@ proptest! {
         for policy in CONSERVING {
             let mut domains: Vec<_> = sleepers.iter().map(|&n| sleeper("s", n.min(cpus))).collect();
             domains.extend((0..hogs).map(|_| hog("h", 1, 256)));
-            let mut engine = Engine::new(&Setup { seed, ..free(cpus, policy, domains) }).unwrap();
+            let mut engine = Simulation::new(&Setup { seed, ..free(cpus, policy, domains) }).unwrap();
             for step in 1..400 {
                 engine.run_until(Nanos::micros(1_237 * step));
                 let world = engine.world();
@@ -91,7 +92,7 @@ proptest! {
             let mut domains: Vec<_> = vcpus.iter().map(|&n| hog("h", n.min(cpus), 256)).collect();
             domains.push(sleeper("s", cpus));
             let setup = Setup { seed, ..free(cpus, policy, domains) };
-            let mut engine = Engine::new(&setup).unwrap();
+            let mut engine = Simulation::new(&setup).unwrap();
             let mut had = Vec::new();
             for second in 1..6 {
                 engine.run_until(Nanos::secs(second));
@@ -114,7 +115,7 @@ proptest! {
         for policy in [Policy::Procco, Policy::Cpuco] {
             let mut domains: Vec<_> = (0..gangs).map(|_| hog("gang", cpus, 256)).collect();
             domains.push(sleeper("alone", 1));
-            let mut engine = Engine::new(&Setup { seed, ..free(cpus, policy, domains) }).unwrap();
+            let mut engine = Simulation::new(&Setup { seed, ..free(cpus, policy, domains) }).unwrap();
             let mut had = Nanos::ZERO;
             for second in 1..6 {
                 engine.run_until(Nanos::secs(second));
@@ -169,7 +170,7 @@ proptest! {
             let mut room = 1_000_000;
             let mut domains = Vec::new();
             for (slice, longer) in &wants {
-                let reservation = Reservation {
+                let reservation = CpuReservation {
                     slice: Nanos::millis(*slice),
                     period: Nanos::millis(slice + longer),
                     extra: Extra::No,
@@ -185,7 +186,7 @@ proptest! {
             domains.push(sleeper("other", 2));
             domains.push(hog("other", 1, 256));
             let setup = Setup { seed, ..free(1, policy, domains.clone()) };
-            let mut engine = Engine::new(&setup).unwrap();
+            let mut engine = Simulation::new(&setup).unwrap();
             // Any window of two periods holds a whole one.
             let mut had = vec![(Nanos::millis(25), Nanos::ZERO); reserved];
             engine.run_until(Nanos::millis(25));
@@ -232,7 +233,7 @@ fn atropos_refuses_what_it_could_not_keep_and_sedf_shortens_it() {
     // The thesis' example (§2.2.4): 118 % in all.
     let reserved = |slice, period| {
         let mut domain = hog("d", 1, 256);
-        domain.params.reservation = Some(Reservation {
+        domain.params.reservation = Some(CpuReservation {
             slice: Nanos::millis(slice),
             period: Nanos::millis(period),
             extra: Extra::No,
@@ -376,9 +377,9 @@ fn speed_balancing_gives_each_its_turn_on_the_fast_cpu() {
         };
         run(&setup).domains[0].rate
     };
-    let still = Knobs {
+    let still = PolicySettings {
         migration: forkyard_sched::Migration::Stay,
-        ..Knobs::default()
+        ..PolicySettings::default()
     };
     let stay = rate(Policy::Credit, still);
     let speed = rate(Policy::Speed, still);
@@ -402,7 +403,7 @@ fn a_vcpu_stays_within_its_affinity() {
         let mut bound = hog("bound", 2, 256);
         bound.affinity = vec![CpuSet::of([forkyard_sched::CpuId(1)])];
         let setup = free(3, policy, vec![bound, hog("free", 3, 256), sleeper("s", 3)]);
-        let mut engine = Engine::new(&setup).unwrap();
+        let mut engine = Simulation::new(&setup).unwrap();
         for step in 1..500 {
             engine.run_until(Nanos::millis(step * 3));
             let world = engine.world();

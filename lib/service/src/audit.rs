@@ -5,7 +5,7 @@
 //! in it: commands and files may hold secrets. A request whose answer is a stream is
 //! noted as that begins. Those that are not let in are told of by the gate.
 
-use crate::gate::{Asker, Peer};
+use crate::gate::{Asker, ConnectionPeer};
 use axum::{
     extract::Request,
     http::{Method, StatusCode},
@@ -31,7 +31,10 @@ pub async fn note(request: Request, next: Next) -> Response {
         return next.run(request).await;
     }
     let asker = request.extensions().get::<Asker>().cloned();
-    let from = request.extensions().get::<Peer>().map(|peer| peer.address);
+    let from = request
+        .extensions()
+        .get::<ConnectionPeer>()
+        .map(|peer| peer.address);
     let began = Instant::now();
     let response = next.run(request).await;
     let line = Line {

@@ -51,7 +51,7 @@ pub enum Party {
 
 /// No place is left for an authenticated connection.
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
-pub enum Full {
+pub enum ListenerFull {
     /// One token has as many as it may.
     #[error("connection limit of this token reached: {OF_TOKEN}")]
     Token,
@@ -144,7 +144,7 @@ impl Places {
         }
     }
 
-    fn admit(&mut self, party: &Party) -> Result<(), Full> {
+    fn admit(&mut self, party: &Party) -> Result<(), ListenerFull> {
         let of = |wanted: &Party| self.known.get(wanted).copied().unwrap_or(0);
         let of_kind = || {
             let known = self.known.iter();
@@ -152,11 +152,11 @@ impl Places {
             alike.map(|(_, count)| count).sum::<usize>()
         };
         match party {
-            Party::Node if of(party) >= NODES => return Err(Full::Nodes),
-            Party::Token(_) if of(party) >= OF_TOKEN => return Err(Full::Token),
-            Party::Token(_) if of_kind() >= USERS => return Err(Full::Users),
-            Party::Sandbox(_) if of(party) >= OF_SANDBOX => return Err(Full::Sandbox),
-            Party::Sandbox(_) if of_kind() >= VISITORS => return Err(Full::Visitors),
+            Party::Node if of(party) >= NODES => return Err(ListenerFull::Nodes),
+            Party::Token(_) if of(party) >= OF_TOKEN => return Err(ListenerFull::Token),
+            Party::Token(_) if of_kind() >= USERS => return Err(ListenerFull::Users),
+            Party::Sandbox(_) if of(party) >= OF_SANDBOX => return Err(ListenerFull::Sandbox),
+            Party::Sandbox(_) if of_kind() >= VISITORS => return Err(ListenerFull::Visitors),
             Party::Node | Party::Token(_) | Party::Sandbox(_) => {}
         }
         *self.known.entry(party.clone()).or_default() += 1;
@@ -180,7 +180,7 @@ impl Visit {
     }
 
     /// Makes the connection that of a party which has authenticated.
-    pub fn admit(&self, party: Party) -> Result<(), Full> {
+    pub fn admit(&self, party: Party) -> Result<(), ListenerFull> {
         let mut mine = lock(&self.party);
         if mine.as_ref() == Some(&party) {
             return Ok(());
@@ -266,11 +266,11 @@ mod tests {
         };
         let last = doors.enter(address(1));
         let a = full(&token("a"), OF_TOKEN);
-        assert_eq!(last.admit(token("a")), Err(Full::Token));
+        assert_eq!(last.admit(token("a")), Err(ListenerFull::Token));
         let b = full(&token("b"), OF_TOKEN);
-        assert_eq!(last.admit(token("c")), Err(Full::Users));
+        assert_eq!(last.admit(token("c")), Err(ListenerFull::Users));
         let nodes = full(&Party::Node, NODES);
-        assert_eq!(last.admit(Party::Node), Err(Full::Nodes));
+        assert_eq!(last.admit(Party::Node), Err(ListenerFull::Nodes));
         drop((a, b, nodes));
         last.admit(token("a")).expect("places are given back");
     }
@@ -286,7 +286,10 @@ mod tests {
                 visits.push(visit);
             }
             let one_more = doors.enter(address(2));
-            assert_eq!(one_more.admit(Party::Sandbox(sandbox)), Err(Full::Sandbox));
+            assert_eq!(
+                one_more.admit(Party::Sandbox(sandbox)),
+                Err(ListenerFull::Sandbox)
+            );
         }
         assert!(
             !visits.iter().any(|visit| is_closed(visit)),
@@ -294,7 +297,7 @@ mod tests {
         );
         let third = doors.enter(address(3));
         let other = Party::Sandbox(VmId::random());
-        assert_eq!(third.admit(other), Err(Full::Visitors));
+        assert_eq!(third.admit(other), Err(ListenerFull::Visitors));
         third.admit(token("ci")).expect("a place of users");
     }
 

@@ -38,7 +38,7 @@ const FULL: Duration = Duration::from_secs(1);
 
 /// Peer of a connection.
 #[derive(Clone, Copy, Debug)]
-pub struct Peer {
+pub struct ConnectionPeer {
     /// Address of the peer.
     pub address: SocketAddr,
     /// The certificate it has shown, if any: one that this node's cluster's
@@ -93,7 +93,7 @@ pub struct Gate {
 /// Passes on what may come in, and answers the rest.
 pub async fn judge(
     State(gate): State<Gate>,
-    Extension(peer): Extension<Peer>,
+    Extension(peer): Extension<ConnectionPeer>,
     Extension(visit): Extension<Arc<Visit>>,
     mut request: Request,
     next: Next,
@@ -135,7 +135,7 @@ pub async fn judge(
 }
 
 impl Gate {
-    fn asker(&self, peer: Peer, path: &str, request: &Request) -> Result<Asker, Refusal> {
+    fn asker(&self, peer: ConnectionPeer, path: &str, request: &Request) -> Result<Asker, Refusal> {
         let header = |name| request.headers().get(name)?.to_str().ok();
         if let Some(certificate) = &peer.certificate {
             let known = self.cluster.as_ref();

@@ -5,18 +5,18 @@
 
 use crate::lines::is_lines;
 use axum::{body::Body, extract::Request, middleware::Next, response::Response};
-use forkyard_sys_host::peer::Peer;
+use forkyard_sys_host::peer::WatchedConnection;
 use futures::StreamExt;
 use std::{future::pending, os::fd::AsFd};
 
 /// Connection that a request came on.
 #[derive(Clone, Debug)]
-pub struct Connection(Peer);
+pub struct Connection(WatchedConnection);
 
 impl Connection {
     /// The one of this socket; none if there is no descriptor left to watch it by.
     pub fn of(socket: &impl AsFd) -> Option<Self> {
-        Peer::of(socket).ok().map(Self)
+        WatchedConnection::of(socket).ok().map(Self)
     }
 
     /// Resolves when the other side has closed. Cancel-safe.

@@ -2,7 +2,7 @@
 //!
 //! The pager counts, from when it began; it may be another than at the last look.
 
-use forkyard_fork::{Link, LinkUse};
+use forkyard_fork::{CountedLink, LinkUse};
 use metrics::{counter, describe_counter};
 use std::{
     collections::BTreeMap,
@@ -85,7 +85,7 @@ const fn count(name: &'static str, what: &'static str, of: fn(&LinkUse) -> u64) 
 
 /// Counts at the last look.
 #[derive(Debug, Default)]
-pub struct Links(Mutex<BTreeMap<Link, [u64; KINDS]>>);
+pub struct Links(Mutex<BTreeMap<CountedLink, [u64; KINDS]>>);
 
 impl Links {
     /// Takes note of what the pager has counted.
@@ -93,8 +93,8 @@ impl Links {
         let mut seen = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         for link in links {
             let label = match link.link {
-                Link::Group => "group".to_owned(),
-                Link::Host(host) => host.to_string(),
+                CountedLink::Group => "group".to_owned(),
+                CountedLink::Host(host) => host.to_string(),
             };
             let before = seen.entry(link.link).or_default();
             for (count, before) in COUNTS.iter().zip(before) {

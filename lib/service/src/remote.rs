@@ -2,8 +2,8 @@
 //! hold: connections (`doors`), and the time for each step before the token is seen.
 
 use crate::{
-    counts::Connected, doors::Doors, gate::Peer, gone::Connection, unreadable::Told,
-    upgrade::Carrier,
+    counts::Connected, doors::Doors, gate::ConnectionPeer, gone::Connection,
+    unreadable::ServerSide, upgrade::Carrier,
 };
 use axum::{Router, body::Body};
 use forkyard_tls::{Fingerprint, ServerConfig};
@@ -70,7 +70,7 @@ impl Remote {
                                 return;
                             };
                             let shown = stream.get_ref().1.peer_certificates();
-                            let who = Peer {
+                            let who = ConnectionPeer {
                                 address: peer,
                                 certificate: shown.and_then(<[_]>::first).map(Fingerprint::of),
                             };
@@ -89,7 +89,10 @@ impl Remote {
                                     .timer(TokioTimer::new())
                                     .header_read_timeout(HEAD)
                                     .max_buf_size(HEAD_BYTES)
-                                    .serve_connection(TokioIo::new(Told::new(stream)), service)
+                                    .serve_connection(
+                                        TokioIo::new(ServerSide::new(stream)),
+                                        service
+                                    )
                                     .with_upgrades()
                             );
                             let served = tokio::select! {

@@ -61,7 +61,7 @@ impl Streams {
 
 /// A stream under way.
 #[derive(Debug)]
-pub struct Sent<T> {
+pub struct RunningStream<T> {
     /// Events to send.
     pub events: Subscription,
     /// True if it waits for what has not happened yet.
@@ -85,7 +85,9 @@ pub fn resumed(headers: &HeaderMap) -> Result<Option<Since>, Refusal> {
 }
 
 /// The blocks of a stream's body.
-pub fn blocks<T: Send>(sent: Sent<T>) -> impl Stream<Item = Result<Block, axum::Error>> + Send {
+pub fn blocks<T: Send>(
+    sent: RunningStream<T>,
+) -> impl Stream<Item = Result<Block, axum::Error>> + Send {
     // At once, so that a client knows where it is before anything happens.
     let first = still(&sent.events).retry(RETRY);
     let rest = stream::unfold(sent, |mut sent| async {
@@ -133,7 +135,7 @@ mod tests {
     #[tokio::test]
     async fn a_reader_that_does_not_read_holds_up_nothing_and_is_told_what_it_missed() {
         let events = Broadcast::new(16.try_into().expect("not zero"));
-        let sent = Sent {
+        let sent = RunningStream {
             events: events.subscribe(Selection::default(), None),
             follow: true,
             place: Streams::default().take(&Asker::Host).expect("room"),

@@ -41,14 +41,14 @@ const BARE: [(&str, ErrorKind, &str); 3] = [
 
 /// A server's side of a connection.
 #[derive(Debug)]
-pub struct Told<S> {
+pub struct ServerSide<S> {
     stream: S,
     is_http: bool,
     /// Of an answer that is ours, what is not written yet.
     pending: Vec<u8>,
 }
 
-impl<S> Told<S> {
+impl<S> ServerSide<S> {
     /// One that speaks HTTP.
     pub fn new(stream: S) -> Self {
         Self {
@@ -72,7 +72,7 @@ impl<S> Told<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> Told<S> {
+impl<S: AsyncWrite + Unpin> ServerSide<S> {
     fn write_pending(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         while !self.pending.is_empty() {
             let written = Pin::new(&mut self.stream).poll_write(context, &self.pending);
@@ -110,7 +110,7 @@ fn in_full(bytes: &[u8]) -> Option<Vec<u8>> {
     Some(answer.into_bytes())
 }
 
-impl<S: AsyncRead + Unpin> AsyncRead for Told<S> {
+impl<S: AsyncRead + Unpin> AsyncRead for ServerSide<S> {
     fn poll_read(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -120,7 +120,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Told<S> {
     }
 }
 
-impl<S: AsyncWrite + Unpin> AsyncWrite for Told<S> {
+impl<S: AsyncWrite + Unpin> AsyncWrite for ServerSide<S> {
     fn poll_write(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
@@ -170,12 +170,12 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Told<S> {
 pub struct UnixSocket(pub UnixListener);
 
 impl Listener for UnixSocket {
-    type Io = Told<UnixStream>;
+    type Io = ServerSide<UnixStream>;
     type Addr = SocketAddr;
 
     async fn accept(&mut self) -> (Self::Io, Self::Addr) {
         let (stream, address) = Listener::accept(&mut self.0).await;
-        (Told::new(stream), address)
+        (ServerSide::new(stream), address)
     }
 
     fn local_addr(&self) -> io::Result<Self::Addr> {
@@ -231,7 +231,7 @@ mod tests {
     #[test]
     fn what_has_a_body_and_what_is_no_answer_of_http_stays_as_it_is() {
         let bare = b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\n\r\n";
-        let mut told = Told::new(());
+        let mut told = ServerSide::new(());
         assert!(!told.replaces(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 2\r\n\r\n{}"));
         assert!(told.replaces(bare));
         assert!(!told.replaces(b"HTTP/1.1 101 Switching Protocols\r\n\r\n"));

@@ -4,7 +4,7 @@ use axum::http::Method;
 
 /// Handling of a request about a volume that is at home elsewhere.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Way {
+pub enum VolumeWay {
     /// By this node: it is about what is here.
     Here,
     /// By that node.
@@ -15,7 +15,7 @@ pub enum Way {
     Nowhere,
 }
 
-impl Way {
+impl VolumeWay {
     /// Decides about a request by its method and what is asked of the volume.
     pub fn of(method: &Method, what: &str, has_copy: bool) -> Self {
         match what {
@@ -34,15 +34,19 @@ mod tests {
 
     #[test]
     fn what_is_about_the_copy_here_stays_here() {
-        let way = |method: Method, what: &str, has_copy: bool| Way::of(&method, what, has_copy);
+        let way =
+            |method: Method, what: &str, has_copy: bool| VolumeWay::of(&method, what, has_copy);
         for what in ["bring", "promote"] {
-            assert_eq!(way(Method::POST, what, true), Way::Here);
+            assert_eq!(way(Method::POST, what, true), VolumeWay::Here);
         }
-        assert_eq!(way(Method::DELETE, "", true), Way::Here);
-        assert_eq!(way(Method::DELETE, "", false), Way::There);
-        assert_eq!(way(Method::GET, "", true), Way::ThereOrCopy);
-        assert_eq!(way(Method::POST, "move", true), Way::There);
-        assert_eq!(way(Method::DELETE, "snapshots/monday", true), Way::There);
-        assert_eq!(way(Method::POST, "export", false), Way::Nowhere);
+        assert_eq!(way(Method::DELETE, "", true), VolumeWay::Here);
+        assert_eq!(way(Method::DELETE, "", false), VolumeWay::There);
+        assert_eq!(way(Method::GET, "", true), VolumeWay::ThereOrCopy);
+        assert_eq!(way(Method::POST, "move", true), VolumeWay::There);
+        assert_eq!(
+            way(Method::DELETE, "snapshots/monday", true),
+            VolumeWay::There
+        );
+        assert_eq!(way(Method::POST, "export", false), VolumeWay::Nowhere);
     }
 }

@@ -10,7 +10,7 @@
 //! ever. Once that is much, all is copied anew.
 
 use crate::{SnapshotError, Snapshots};
-use forkyard_capture::{Captured, Counts, HostAddr, Pages, Region, capture, count};
+use forkyard_capture::{CaptureCounts, Captured, HostAddr, MemoryRegion, Pages, capture, count};
 use forkyard_host::{blocking, micros};
 use forkyard_image::Lineage;
 use forkyard_types::{ForkMode, ForkReport, ImageId, PageCount};
@@ -132,7 +132,7 @@ pub fn forget_image(vm: &Vm) -> Option<ImageId> {
 #[derive(Clone, Copy, Debug)]
 pub struct Take {
     pid: u32,
-    region: Region,
+    region: MemoryRegion,
     pages: Pages,
     lineage: Lineage,
 }
@@ -146,7 +146,7 @@ impl Snapshots {
         image: ImageId,
     ) -> Result<Take, SnapshotError> {
         let ram = body.machine.ram().await?;
-        let region = Region {
+        let region = MemoryRegion {
             start: HostAddr(ram.hva),
             pages: ram.len.pages(),
         };
@@ -246,11 +246,11 @@ pub(crate) fn all() -> NonZeroUsize {
 
 /// Amount that was copied, and the time that took.
 #[derive(Debug)]
-pub struct Copied {
+pub struct CopyStats {
     /// Pages, to be published.
     pub captured: Captured,
     /// Pages that were looked at and copied.
-    pub counts: Counts,
+    pub counts: CaptureCounts,
     /// Time that it took.
     pub took: Duration,
 }
@@ -277,7 +277,7 @@ impl Take {
     /// Copies. What was noted is used up by this: until the copy is published, there is no image
     /// the next could go over. If cancelled, there is none either: the next copies all that the VM
     /// has for itself.
-    pub async fn copy(self, vm: &Vm, threads: NonZeroUsize) -> Result<Copied, SnapshotError> {
+    pub async fn copy(self, vm: &Vm, threads: NonZeroUsize) -> Result<CopyStats, SnapshotError> {
         let Self {
             pid,
             region,
@@ -295,7 +295,7 @@ impl Take {
         if pages == Pages::PrivateAndTrack {
             tracked(vm, |tracking| tracking.all_copied(counts.scanned));
         }
-        Ok(Copied {
+        Ok(CopyStats {
             captured,
             counts,
             took,

@@ -7,7 +7,7 @@ use forkyard_host::PartsError;
 use forkyard_image::ImageError;
 use forkyard_network::NetworkError;
 use forkyard_pager::PagerError;
-use forkyard_records::StoreError;
+use forkyard_records::RecordsError;
 use forkyard_types::{ErrorKind, VmId, VmName};
 use forkyard_vm::{VmError, link_kind};
 use forkyard_vmm::VmmError;
@@ -88,7 +88,7 @@ macro_rules! of_parts {
 of_parts!(
     VmError,
     VmmError,
-    StoreError,
+    RecordsError,
     PagerError,
     ImageError,
     DiskError,

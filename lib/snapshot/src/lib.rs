@@ -51,7 +51,7 @@ mod snapshots;
 mod take;
 
 pub use above::Above;
-pub use dirty_tracking::{Copied, Take, forget_image, kept_image};
+pub use dirty_tracking::{CopyStats, Take, forget_image, kept_image};
 pub use disjoint::Disjoint;
 pub use error::SnapshotError;
 pub use generation::{Generation, Next, Rest, warm_shells};

@@ -4,7 +4,7 @@ use crate::{Layout, Snapshot, SnapshotError, Snapshots};
 use forkyard_agent_link::VERSION;
 use forkyard_host::blocking;
 use forkyard_image::{Lineage, write_file};
-use forkyard_pager::{PagerError, Refusal};
+use forkyard_pager::{PagerError, PagerRefusal};
 use forkyard_records::VmRecord;
 use forkyard_sys_host::private;
 use forkyard_types::{ImageId, VmState};
@@ -116,7 +116,7 @@ impl Snapshots {
             .parts
             .pager_call(move |pager| Ok(pager.publish(lineage, layer)));
         match served.await? {
-            Ok(()) | Err(PagerError::Refused(Refusal::AlreadyExists { .. })) => Ok(()),
+            Ok(()) | Err(PagerError::Refused(PagerRefusal::AlreadyExists { .. })) => Ok(()),
             Err(source @ PagerError::Refused(_)) => Err(SnapshotError::Damaged { path, source }),
             Err(error) => Err(error.into()),
         }

@@ -7,7 +7,7 @@
 //! | the pager refuses | the image stays; the doctor finds it |
 
 use crate::{SnapshotError, Snapshots, dirty_tracking::kept_image};
-use forkyard_pager::{PagerError, Refusal};
+use forkyard_pager::{PagerError, PagerRefusal};
 use forkyard_types::ImageId;
 use std::time::Duration;
 
@@ -40,7 +40,7 @@ impl Snapshots {
     pub async fn drop_image(&self, image: ImageId) -> Result<(), SnapshotError> {
         let dropped = self.parts.pager_call(move |pager| Ok(pager.retire(image)));
         match dropped.await? {
-            Ok(()) | Err(PagerError::Refused(Refusal::UnknownImage { .. })) => {
+            Ok(()) | Err(PagerError::Refused(PagerRefusal::UnknownImage { .. })) => {
                 if let Some(above) = self.above() {
                     above.dropped(image);
                 }

@@ -10,7 +10,7 @@
 
 use crate::{
     Disjoint, Layout, Next, Rest, Snapshot, SnapshotError, Snapshots, TRACES,
-    dirty_tracking::{Ahead, Copied, Take, all},
+    dirty_tracking::{Ahead, CopyStats, Take, all},
 };
 use forkyard_host::micros;
 use forkyard_types::{ByteCount, ForkId, ForkMode, ForkReport, ImageId, Member, VmId};
@@ -32,7 +32,7 @@ pub struct Taken {
 /// State that was saved and copied while the parent stood still.
 struct Still {
     devices: Vec<u8>,
-    copied: Copied,
+    copied: CopyStats,
 }
 
 impl Snapshots {

@@ -21,7 +21,7 @@ pub enum Act {
 /// Refusal of an operation on a substrate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the substrate is another user's")]
-pub struct Denied;
+pub struct SubstrateDenied;
 
 /// Decides whether an asker may do something with a substrate of this kind and owner. No user:
 /// the host's operator.
@@ -30,7 +30,7 @@ pub fn may(
     kind: SubstrateKind,
     owner: Option<&str>,
     asker: Option<&str>,
-) -> Result<(), Denied> {
+) -> Result<(), SubstrateDenied> {
     let owns = asker.is_none() || asker == owner;
     let open = match kind {
         SubstrateKind::Public | SubstrateKind::Restricted => true,
@@ -42,7 +42,7 @@ pub fn may(
     };
     match allowed {
         true => Ok(()),
-        false => Err(Denied),
+        false => Err(SubstrateDenied),
     }
 }
 
@@ -55,10 +55,10 @@ mod tests {
         let open = |asker| may(Act::Open, SubstrateKind::Private, Some("ann"), asker);
         assert_eq!(open(Some("ann")), Ok(()));
         assert_eq!(open(None), Ok(()));
-        assert_eq!(open(Some("bob")), Err(Denied));
+        assert_eq!(open(Some("bob")), Err(SubstrateDenied));
         // The operator's own is closed to all users.
         let own = may(Act::Open, SubstrateKind::Private, None, Some("ann"));
-        assert_eq!(own, Err(Denied));
+        assert_eq!(own, Err(SubstrateDenied));
     }
 
     #[test]
@@ -67,7 +67,7 @@ mod tests {
             assert_eq!(may(Act::Open, kind, Some("ann"), Some("bob")), Ok(()));
             assert_eq!(
                 may(Act::Remove, kind, Some("ann"), Some("bob")),
-                Err(Denied)
+                Err(SubstrateDenied)
             );
             assert_eq!(may(Act::Remove, kind, Some("ann"), Some("ann")), Ok(()));
             assert_eq!(may(Act::Remove, kind, None, None), Ok(()));

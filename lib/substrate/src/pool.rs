@@ -6,7 +6,7 @@
 
 /// A substrate that takes room.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Held {
+pub struct HeldSubstrate {
     /// Name of the substrate.
     pub name: String,
     /// Bytes that it takes.
@@ -30,10 +30,10 @@ pub struct Full {
 
 /// Chooses which substrates go so that `bytes` more have room within a limit: none if they have it
 /// already. Names, in the order in which they are to go.
-pub fn make_room(held: &[Held], limit: u64, bytes: u64) -> Result<Vec<String>, Full> {
+pub fn make_room(held: &[HeldSubstrate], limit: u64, bytes: u64) -> Result<Vec<String>, Full> {
     let taken = held.iter().map(|it| it.bytes).fold(0, u64::saturating_add);
     let mut short = taken.saturating_add(bytes).saturating_sub(limit);
-    let mut free: Vec<&Held> = held.iter().filter(|it| !it.needed).collect();
+    let mut free: Vec<&HeldSubstrate> = held.iter().filter(|it| !it.needed).collect();
     free.sort_by_key(|it| (it.used, &it.name));
     let mut going = Vec::new();
     for it in free.iter().filter(|it| it.boot) {
@@ -58,8 +58,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn held(name: &str, bytes: u64, used: u64, boot: bool, needed: bool) -> Held {
-        Held {
+    fn held(name: &str, bytes: u64, used: u64, boot: bool, needed: bool) -> HeldSubstrate {
+        HeldSubstrate {
             name: name.to_owned(),
             bytes,
             used,
@@ -96,7 +96,7 @@ mod tests {
         assert_eq!(make_room(&all, 12, 3), Err(full));
     }
 
-    fn some() -> impl Strategy<Value = Vec<Held>> {
+    fn some() -> impl Strategy<Value = Vec<HeldSubstrate>> {
         let one = (0u64..9, 0u64..9, any::<bool>(), any::<bool>());
         prop::collection::vec(one, 0..8).prop_map(|all| {
             let named = all.into_iter().enumerate();
@@ -110,14 +110,14 @@ mod tests {
     proptest! {
         #[test]
         fn what_goes_is_free_and_enough(all in some(), limit in 0u64..60, bytes in 0u64..20) {
-            let sum = |of: &dyn Fn(&Held) -> bool| all.iter().filter(|it| of(it)).map(|it| it.bytes).sum::<u64>();
+            let sum = |of: &dyn Fn(&HeldSubstrate) -> bool| all.iter().filter(|it| of(it)).map(|it| it.bytes).sum::<u64>();
             match make_room(&all, limit, bytes) {
                 Ok(going) => {
-                    let goes = |it: &Held| going.contains(&it.name);
+                    let goes = |it: &HeldSubstrate| going.contains(&it.name);
                     prop_assert!(all.iter().filter(|it| goes(it)).all(|it| it.boot && !it.needed));
                     prop_assert!(sum(&|it| !goes(it)) + bytes <= limit);
                     // The last one had to.
-                    let last = |it: &Held| going.last() == Some(&it.name);
+                    let last = |it: &HeldSubstrate| going.last() == Some(&it.name);
                     prop_assert!(going.is_empty() || sum(&|it| !goes(it) || last(it)) + bytes > limit);
                 }
                 Err(full) => {

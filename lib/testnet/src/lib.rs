@@ -29,7 +29,7 @@ const LOOK: Duration = Duration::from_millis(20);
 
 /// Faults that frames suffer. Chances are in percent.
 #[derive(Clone, Debug, Default)]
-pub struct Network {
+pub struct LinkFaults {
     /// Bytes a second, of all frames together; 0: as fast as it goes.
     pub rate: u64,
     /// Time that frames may wait for that; others are lost.
@@ -50,7 +50,7 @@ pub struct Network {
 
 #[derive(Debug, Default)]
 struct Shared {
-    network: Mutex<Network>,
+    network: Mutex<LinkFaults>,
     ended: AtomicBool,
     groups: AtomicU64,
     far: AtomicU64,
@@ -59,7 +59,7 @@ struct Shared {
 
 /// The switch, which works until this is dropped.
 #[derive(Debug)]
-pub struct Link {
+pub struct TestSwitch {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -83,10 +83,10 @@ struct Switch {
     random: u64,
 }
 
-impl Link {
+impl TestSwitch {
     /// Joins taps whose frames carry the virtio-net header; they are numbered as
     /// they are given.
-    pub fn new(taps: Vec<OwnedFd>, network: Network) -> Self {
+    pub fn new(taps: Vec<OwnedFd>, network: LinkFaults) -> Self {
         let shared = Arc::new(Shared::default());
         *shared.network.lock().expect("unharmed") = network;
         let switch = Switch {
@@ -103,7 +103,7 @@ impl Link {
     }
 
     /// From now on it is another network.
-    pub fn becomes(&self, network: Network) {
+    pub fn becomes(&self, network: LinkFaults) {
         *self.shared.network.lock().expect("unharmed") = network;
     }
 
@@ -120,7 +120,7 @@ impl Link {
     }
 }
 
-impl Drop for Link {
+impl Drop for TestSwitch {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {

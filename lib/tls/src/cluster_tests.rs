@@ -10,13 +10,13 @@ use tempfile::TempDir;
 const HERE: IpAddr = IpAddr::V4(Ipv4Addr::LOCALHOST);
 
 /// A node by this name, vouched for by this authority.
-fn node(authority: &Authority, name: &str) -> Identity {
+fn node(authority: &Authority, name: &str) -> NodeIdentity {
     let folder = tempfile::tempdir().expect("a folder");
-    let key = Identity::key(folder.path()).expect("drawn");
-    assert_eq!(Identity::key(folder.path()).expect("kept"), key);
+    let key = NodeIdentity::key(folder.path()).expect("drawn");
+    assert_eq!(NodeIdentity::key(folder.path()).expect("kept"), key);
     let (signed, fingerprint) = authority.sign(&key, name, HERE).expect("signed");
-    Identity::keep(folder.path(), &signed, authority.certificate()).expect("kept");
-    let kept = Identity::kept_in(folder.path()).expect("usable");
+    NodeIdentity::keep(folder.path(), &signed, authority.certificate()).expect("kept");
+    let kept = NodeIdentity::kept_in(folder.path()).expect("usable");
     let kept = kept.expect("there");
     assert_eq!(kept.fingerprint(), fingerprint);
     kept
@@ -105,7 +105,11 @@ fn an_authority_is_found_again_and_its_key_is_nobody_elses_to_read() {
     assert!(Authority::kept_in(folder.path()).expect("read").is_none());
     let nowhere = tempfile::tempdir().expect("a folder");
     assert!(Authority::kept_in(nowhere.path()).expect("read").is_none());
-    assert!(Identity::kept_in(nowhere.path()).expect("read").is_none());
+    assert!(
+        NodeIdentity::kept_in(nowhere.path())
+            .expect("read")
+            .is_none()
+    );
 }
 
 #[test]

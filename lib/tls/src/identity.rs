@@ -24,14 +24,14 @@ const KEY: &str = "node-key.pem";
 
 /// Identity of a node.
 #[derive(Debug)]
-pub struct Identity {
+pub struct NodeIdentity {
     chain: Vec<CertificateDer<'static>>,
     key: PrivateKeyDer<'static>,
     authority: Vec<CertificateDer<'static>>,
     own: Fingerprint,
 }
 
-impl Identity {
+impl NodeIdentity {
     /// The public half of the key kept in `folder`, drawn if there is none.
     pub fn key(folder: &Path) -> Result<NodeKey, TlsError> {
         let path = folder.join(KEY);

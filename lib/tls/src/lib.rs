@@ -14,7 +14,7 @@ pub use authority::{Authority, NodeKey};
 pub use certificate::Certificate;
 pub use error::TlsError;
 pub use fingerprint::{Fingerprint, InvalidFingerprint};
-pub use identity::Identity;
+pub use identity::NodeIdentity;
 pub use rustls::{ClientConfig, ServerConfig, pki_types::ServerName};
 pub use trust::Trust;
 

@@ -9,7 +9,7 @@
 
 use crate::pages::Run;
 use crate::roundtrip::RoundTrip;
-use crate::wire::{Ask, MAX_ASKS, Parts, Urgency};
+use crate::wire::{MAX_ASKS, PageRequest, PartSet, Urgency};
 use forkyard_types::{PageCount, PageNo};
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -223,9 +223,9 @@ impl Asks {
     /// which parts of a page are.
     pub fn collect(
         &mut self,
-        missing: impl Fn(PageNo) -> Parts,
+        missing: impl Fn(PageNo) -> PartSet,
         now: Instant,
-    ) -> (Vec<Ask>, Collected) {
+    ) -> (Vec<PageRequest>, Collected) {
         let (mut asks, mut collected) = (Vec::new(), Collected::default());
         while let Some(page) = self.next(now) {
             let Some(mut open) = self.open.get(&page).copied() else {
@@ -266,7 +266,7 @@ impl Asks {
             self.open.insert(page, open);
             collected.pages += 1;
             // What comes by itself may have left parts, too.
-            let ask = Ask {
+            let ask = PageRequest {
                 run: one(page),
                 urgency: open.urgency,
                 before: open.before,
@@ -392,11 +392,11 @@ fn one(first: PageNo) -> Run {
 }
 
 /// Adds an ask for one page; whether there is room for one more after that.
-fn add(asks: &mut Vec<Ask>, ask: Ask) -> bool {
-    let is_next = |last: &Ask| {
+fn add(asks: &mut Vec<PageRequest>, ask: PageRequest) -> bool {
+    let is_next = |last: &PageRequest| {
         let end = last.run.first.checked_add(last.run.pages);
         let alike = (last.urgency, last.before) == (ask.urgency, ask.before);
-        alike && end == Some(ask.run.first) && [last.parts, ask.parts] == [Parts::ALL; 2]
+        alike && end == Some(ask.run.first) && [last.parts, ask.parts] == [PartSet::ALL; 2]
     };
     match asks.last_mut().filter(|last| is_next(last)) {
         Some(last) => last.run.pages.0 += 1,

@@ -1,7 +1,7 @@
 //! Pages that come in parts.
 
 use crate::codec::Encoding;
-use crate::wire::{Part, Parts, part_bytes};
+use crate::wire::{PagePart, PartSet, part_bytes};
 use forkyard_types::PageNo;
 use std::collections::HashMap;
 
@@ -27,7 +27,7 @@ impl Assembly {
     /// Takes a part; answers the page's bytes when it was the last one missing.
     /// Parts of several sendings fit together, because a page is always
     /// packed alike; if not, the newer stays.
-    pub fn add(&mut self, part: &Part<'_>) -> Option<(Encoding, Vec<u8>)> {
+    pub fn add(&mut self, part: &PagePart<'_>) -> Option<(Encoding, Vec<u8>)> {
         if self.0.len() >= MOST && !self.0.contains_key(&part.page) {
             self.0.clear();
         }
@@ -53,10 +53,10 @@ impl Assembly {
     }
 
     /// Returns the missing parts of a page.
-    pub fn missing(&self, page: PageNo) -> Parts {
+    pub fn missing(&self, page: PageNo) -> PartSet {
         let partial = self.0.get(&page);
-        partial.map_or(Parts::ALL, |partial| {
-            Parts::missing(partial.have, partial.parts)
+        partial.map_or(PartSet::ALL, |partial| {
+            PartSet::missing(partial.have, partial.parts)
         })
     }
 
@@ -73,7 +73,7 @@ impl Assembly {
 }
 
 impl Partial {
-    fn of(part: &Part<'_>) -> Self {
+    fn of(part: &PagePart<'_>) -> Self {
         Self {
             encoding: part.encoding,
             total: part.total,
@@ -97,7 +97,7 @@ mod tests {
             order in prop::collection::vec(any::<prop::sample::Index>(), 0..40),
         ) {
             let total = u16::try_from(bytes.len()).expect("short");
-            let part = |index| Part {
+            let part = |index| PagePart {
                 page: PageNo(3),
                 encoding: Encoding::Zstd,
                 total,
@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn parts_that_do_not_belong_together_are_not_mixed() {
-        let part = |total, index, bytes| Part {
+        let part = |total, index, bytes| PagePart {
             page: PageNo(1),
             encoding: Encoding::Plain,
             total,

@@ -6,8 +6,8 @@ mod client;
 mod server;
 mod socket;
 
-pub use client::{Client, Fetch, FetchError};
-pub use server::{Offer, Server};
+pub use client::{Fetch, FetchError, PageClient};
+pub use server::{ImageOffer, PageServer};
 
 use std::io;
 

@@ -27,7 +27,7 @@ pub struct Rate(pub u64);
 
 /// Between which rates a law has to stay, and where it starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct RateBounds {
     /// Not slower.
     pub least: Rate,
     /// At first.
@@ -75,14 +75,14 @@ pub trait FlowControl: fmt::Debug + Send {
 
 /// Law, and its bounds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Law {
+pub enum FlowLaw {
     /// [`PaperLaw`].
-    Paper(Bounds),
+    Paper(RateBounds),
     /// [`DeliveryLaw`].
-    Delivery(Bounds),
+    Delivery(RateBounds),
 }
 
-impl Law {
+impl FlowLaw {
     /// A fresh one.
     pub fn start(self, now: Instant) -> Box<dyn FlowControl> {
         match self {
@@ -92,7 +92,7 @@ impl Law {
     }
 }
 
-impl Default for Bounds {
+impl Default for RateBounds {
     fn default() -> Self {
         Self {
             least: Rate(256 << 10),
@@ -102,7 +102,7 @@ impl Default for Bounds {
     }
 }
 
-impl Bounds {
+impl RateBounds {
     fn clamp(self, rate: u64) -> u64 {
         rate.clamp(self.least.0, self.most.0.max(self.least.0))
     }

@@ -2,14 +2,14 @@
 //! queue, law, sequence, memory of what it sent, and push.
 
 use crate::codec::{Encoding, Packer, Page};
-use crate::flow::{Backlog, Bucket, FlowControl, Law, Rate};
+use crate::flow::{Backlog, Bucket, FlowControl, FlowLaw, Rate};
 use crate::lockstep::{Asking, Recent, Repeat, Window};
 use crate::pages::Run;
 use crate::push::Pusher;
-use crate::source::{Content, PageSource};
+use crate::source::{PageContent, PageSource};
 use crate::stats::Sent;
 use crate::wire::{
-    DATA_HEAD, Item, PART_HEAD, Part, Parts, Seq, TAIL, Urgency, WHOLE_HEAD, ZERO_BYTES,
+    DATA_HEAD, Item, PART_HEAD, PagePart, PartSet, Seq, TAIL, Urgency, WHOLE_HEAD, ZERO_BYTES,
     part_bytes, put_item,
 };
 use forkyard_types::{PAGE_SIZE, PageNo};
@@ -44,7 +44,7 @@ struct Queue {
     ahead: VecDeque<PageNo>,
     /// Parts that are wanted; tells which places in the two queues still hold,
     /// as they may be stale.
-    wanted: HashMap<PageNo, (Urgency, Parts)>,
+    wanted: HashMap<PageNo, (Urgency, PartSet)>,
 }
 
 /// A page ready to go.
@@ -57,7 +57,7 @@ struct Pending {
     part: u8,
     parts: u8,
     /// Those of them that are wanted.
-    wanted: Parts,
+    wanted: PartSet,
 }
 
 /// Reason why a page is sent.
@@ -97,7 +97,7 @@ impl Queue {
         self.wanted.contains_key(&page)
     }
 
-    fn add(&mut self, page: PageNo, urgency: Urgency, parts: Parts) {
+    fn add(&mut self, page: PageNo, urgency: Urgency, parts: PartSet) {
         if let Some((before, wanted)) = self.wanted.get_mut(&page) {
             *wanted = wanted.and(parts);
             if [urgency, Urgency::Waited].contains(before) {
@@ -129,7 +129,7 @@ impl Queue {
         }
     }
 
-    fn take(&mut self) -> Option<(PageNo, Parts, Urgency)> {
+    fn take(&mut self) -> Option<(PageNo, PartSet, Urgency)> {
         for (urgency, places) in [
             (Urgency::Waited, &mut self.waited),
             (Urgency::Ahead, &mut self.ahead),
@@ -148,7 +148,7 @@ impl Queue {
 }
 
 impl Lane {
-    pub fn new(law: Law, window: Window, pusher: Pusher, now: Instant) -> Self {
+    pub fn new(law: FlowLaw, window: Window, pusher: Pusher, now: Instant) -> Self {
         Self {
             seq: Seq(0),
             law: law.start(now),
@@ -309,12 +309,12 @@ impl Lane {
         out.len() > start
     }
 
-    fn take(&mut self, push: bool) -> Option<(PageNo, Parts, Why)> {
+    fn take(&mut self, push: bool) -> Option<(PageNo, PartSet, Why)> {
         match self.queue.take() {
             Some((page, parts, urgency)) => Some((page, parts, Why::Asked(urgency))),
             None if push => {
                 let next = self.pusher.next();
-                next.map(|page| (page, Parts::ALL, Why::Pushed))
+                next.map(|page| (page, PartSet::ALL, Why::Pushed))
             }
             None => None,
         }
@@ -324,30 +324,30 @@ impl Lane {
     fn load(
         &mut self,
         page: PageNo,
-        wanted: Parts,
+        wanted: PartSet,
         filling: &mut Filling<'_>,
         seq: Seq,
         out: &mut Vec<u8>,
     ) {
         let mut bytes: Page = [0; PAGE_SIZE];
         match filling.source.read(page, &mut bytes) {
-            Content::Zero(pages) => {
+            PageContent::Zero(pages) => {
                 let run = Run { first: page, pages };
                 put_item(&Item::Zero(run), out);
                 filling.stats.zero += pages.0;
                 // What more it says is not counted: clients need not ask for it.
                 let first = self.pusher.sent(page);
-                self.note(page, Parts::ALL, first, filling, seq);
+                self.note(page, PartSet::ALL, first, filling, seq);
                 run.iter().for_each(|page| {
                     self.pusher.sent(page);
                 });
                 self.withdraw(run);
             }
-            Content::Gone => {
+            PageContent::Gone => {
                 put_item(&Item::Gone(page), out);
                 filling.stats.gone += 1;
             }
-            Content::Data => {
+            PageContent::Data => {
                 let mut packed = Vec::new();
                 let encoding = filling.packer.pack(&bytes, &mut packed);
                 let whole = filling.datagram.saturating_sub(DATA_HEAD + WHOLE_HEAD);
@@ -365,7 +365,7 @@ impl Lane {
                 // Parts of something else, if it has none of those.
                 let (wanted, part) = match wanted.next(0, parts) {
                     Some(part) if parts > 1 => (wanted, part),
-                    Some(_) | None => (Parts::ALL, 0),
+                    Some(_) | None => (PartSet::ALL, 0),
                 };
                 self.pending = Some(Pending {
                     page,
@@ -398,7 +398,7 @@ impl Lane {
             if bytes.len() + PART_HEAD > room {
                 return false;
             }
-            let part = Part {
+            let part = PagePart {
                 page,
                 encoding,
                 total,
@@ -422,7 +422,7 @@ impl Lane {
     fn note(
         &mut self,
         page: PageNo,
-        parts: Parts,
+        parts: PartSet,
         first: bool,
         filling: &mut Filling<'_>,
         seq: Seq,

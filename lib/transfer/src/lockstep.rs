@@ -10,7 +10,7 @@
 //! stands in a queue somewhere, and to send it again would make that longer. Of the
 //! last packet nothing tells whether it was lost but the time that answers take.
 
-use crate::wire::{Parts, Seq};
+use crate::wire::{PartSet, Seq};
 use forkyard_types::PageNo;
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -45,7 +45,7 @@ pub(crate) struct Asking {
     /// Highest packet that it has seen.
     pub seen: Seq,
     /// Parts of it.
-    pub parts: Parts,
+    pub parts: PartSet,
     /// True if it does not ask for the first time.
     pub again: bool,
     /// Round trip of the client; zero if it does not know.
@@ -89,7 +89,7 @@ pub(crate) struct Recent {
 #[derive(Clone, Copy, Debug, Default)]
 struct Sent {
     whole: Option<Sending>,
-    part: Option<(Parts, Sending)>,
+    part: Option<(PartSet, Sending)>,
     repeats: u32,
 }
 
@@ -101,7 +101,7 @@ struct Sending {
 
 impl Sent {
     /// The last sending that had all of these.
-    fn last(&self, parts: Parts) -> Option<Sending> {
+    fn last(&self, parts: PartSet) -> Option<Sending> {
         let part = self.part.filter(|(sent, _)| sent.covers(parts));
         part.map(|(_, sending)| sending).or(self.whole)
     }
@@ -123,13 +123,13 @@ impl Recent {
     }
 
     /// The last of these parts of `page` went out in the packet of that number.
-    pub fn sent(&mut self, page: PageNo, parts: Parts, seq: Seq, now: Instant) {
+    pub fn sent(&mut self, page: PageNo, parts: PartSet, seq: Seq, now: Instant) {
         self.expire(now);
         let sending = Sending { seq, at: now };
         let sent = self.pages.entry(page).or_default();
         sent.repeats = 0;
-        sent.part = (parts != Parts::ALL).then_some((parts, sending));
-        if parts == Parts::ALL {
+        sent.part = (parts != PartSet::ALL).then_some((parts, sending));
+        if parts == PartSet::ALL {
             sent.whole = Some(sending);
         }
         self.order.push_back((now, page));
@@ -205,14 +205,14 @@ mod tests {
             lag: Duration::from_millis(500),
             repeats: 5,
         });
-        recent.sent(PAGE, Parts::ALL, Seq(10), now);
+        recent.sent(PAGE, PartSet::ALL, Seq(10), now);
         (recent, now)
     }
 
     fn asks(seen: u64, again: bool) -> Asking {
         Asking {
             seen: Seq(seen),
-            parts: Parts::ALL,
+            parts: PartSet::ALL,
             again,
             round_trip: Duration::ZERO,
         }
@@ -239,9 +239,9 @@ mod tests {
     #[test]
     fn who_lost_another_part_than_was_sent_again_is_sent_it() {
         let (mut recent, now) = sent();
-        let some = |bits| Parts::of(bits).expect("some");
+        let some = |bits| PartSet::of(bits).expect("some");
         recent.sent(PAGE, some(0b0110), Seq(20), now);
-        recent.sent(PageNo(8), Parts::ALL, Seq(21), now);
+        recent.sent(PageNo(8), PartSet::ALL, Seq(21), now);
         let asks = |bits| Asking {
             parts: some(bits),
             ..asks(15, true)
@@ -259,7 +259,7 @@ mod tests {
             );
         }
         // Once more, all of it.
-        recent.sent(PAGE, Parts::ALL, Seq(30), now);
+        recent.sent(PAGE, PartSet::ALL, Seq(30), now);
         assert_eq!(recent.judge(PAGE, asks(0b1000), now), Repeat::Lockstep);
     }
 
@@ -279,7 +279,7 @@ mod tests {
     #[test]
     fn client_that_lags_behind_gets_nothing_twice() {
         let (mut recent, now) = sent();
-        recent.sent(PageNo(8), Parts::ALL, Seq(11), now);
+        recent.sent(PageNo(8), PartSet::ALL, Seq(11), now);
         let later = now + Duration::from_millis(499);
         assert_eq!(recent.judge(PAGE, asks(9, true), later), Repeat::Lockstep);
         assert_eq!(recent.judge(PAGE, asks(11, true), later), Repeat::Lost);
@@ -314,7 +314,7 @@ mod tests {
     fn page_sent_again_stays_for_a_window_from_then() {
         let (mut recent, now) = sent();
         let again = now + Duration::from_millis(30);
-        recent.sent(PAGE, Parts::ALL, Seq(20), again);
+        recent.sent(PAGE, PartSet::ALL, Seq(20), again);
         let late = now + Duration::from_millis(60);
         assert_eq!(recent.judge(PAGE, asks(0, false), late), Repeat::Lockstep);
     }

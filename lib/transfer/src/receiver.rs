@@ -27,7 +27,8 @@ use crate::seal::{Endpoint, Opener, Sealer};
 use crate::source::PageSink;
 use crate::stats::Received;
 use crate::wire::{
-    self, Body, ClientId, Epoch, Knock, Packet, Report, Request, Seq, ToServer, Urgency, WireError,
+    self, Body, ClientId, Knock, Packet, Report, Request, Seq, ServerEpoch, ToServer, Urgency,
+    WireError,
 };
 use forkyard_types::{PageCount, PageNo};
 use held::Held;
@@ -69,7 +70,7 @@ pub struct Receiving {
 
 /// Something the caller has to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Event {
+pub enum ReceiverEvent {
     /// Listen to this group and to no other, and [receive](Receiver::receive) what comes
     /// there.
     Listen(Option<SocketAddrV4>),
@@ -101,7 +102,7 @@ pub enum Loss {
 /// Next action of a client.
 #[must_use]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum ClientTurn {
     /// Send what was written to the server, then ask again.
     Send,
     /// Nothing before then, unless a packet comes or a page is wanted; `None`:
@@ -114,7 +115,7 @@ pub enum Turn {
 pub enum Via {
     /// To this client alone.
     Alone,
-    /// To the group that it [listens](Event::Listen) to.
+    /// To the group that it [listens](ReceiverEvent::Listen) to.
     Group,
 }
 
@@ -145,7 +146,7 @@ pub struct Receiver {
     /// Time at which something came that shows that the server hears us: what goes to a
     /// group says nothing of that.
     heard: Instant,
-    events: VecDeque<Event>,
+    events: VecDeque<ReceiverEvent>,
     stats: Received,
 }
 
@@ -202,7 +203,7 @@ impl Receiver {
             return;
         }
         if self.held.settled.contains(page) {
-            self.events.push_back(Event::Gone(page));
+            self.events.push_back(ReceiverEvent::Gone(page));
             return;
         }
         self.asks.want(page, urgency);
@@ -257,7 +258,7 @@ impl Receiver {
     }
 
     /// The next thing the caller has to know.
-    pub fn event(&mut self) -> Option<Event> {
+    pub fn event(&mut self) -> Option<ReceiverEvent> {
         self.events.pop_front()
     }
 
@@ -300,14 +301,14 @@ impl Receiver {
     /// The next packet for the server, written into `out`; to be called until
     /// it says wait, and then when that is over, a packet came, or a page
     /// is wanted.
-    pub fn poll(&mut self, now: Instant, out: &mut Vec<u8>) -> Turn {
+    pub fn poll(&mut self, now: Instant, out: &mut Vec<u8>) -> ClientTurn {
         let patience = self.receiving.patience;
         let lost_at = self.heard + patience;
         if !matches!(self.state, State::Lost(_)) && now >= lost_at {
             self.lose(Loss::Silent(patience));
         }
         match &mut self.state {
-            State::Lost(_) => Turn::Wait(None),
+            State::Lost(_) => ClientTurn::Wait(None),
             State::Knocking {
                 knock,
                 cookie,
@@ -316,7 +317,7 @@ impl Receiver {
                 sent,
             } => {
                 if now < *due {
-                    return Turn::Wait(Some((*due).min(lost_at)));
+                    return ClientTurn::Wait(Some((*due).min(lost_at)));
                 }
                 *sent = Some(now);
                 *due = now + *pause;
@@ -325,20 +326,20 @@ impl Receiver {
                     knock: *knock,
                     cookie: *cookie,
                 };
-                self.write(Epoch(0), join, out);
-                Turn::Send
+                self.write(ServerEpoch(0), join, out);
+                ClientTurn::Send
             }
             State::Member(_) => self.poll_member(lost_at, now, out),
         }
     }
 
-    fn poll_member(&mut self, lost_at: Instant, now: Instant, out: &mut Vec<u8>) -> Turn {
+    fn poll_member(&mut self, lost_at: Instant, now: Instant, out: &mut Vec<u8>) -> ClientTurn {
         let listens = self.listens_until(now);
         if listens.is_none() {
             self.look_ahead();
         }
         let State::Member(member) = &mut self.state else {
-            return Turn::Wait(None);
+            return ClientTurn::Wait(None);
         };
         let silent =
             |member: &Membership, asks: &Asks| Some(member.silence.ends(asks.silent_after()?));
@@ -370,7 +371,7 @@ impl Receiver {
                 .into_iter()
                 .flatten()
                 .min();
-            return Turn::Wait(Some(next.map_or(lost_at, |next| next.min(lost_at))));
+            return ClientTurn::Wait(Some(next.map_or(lost_at, |next| next.min(lost_at))));
         }
         member.news = News::None;
         member.reported = now;
@@ -394,7 +395,7 @@ impl Receiver {
         self.stats.asked += collected.pages;
         self.stats.again += collected.again;
         self.write(epoch, ToServer::Request(request), out);
-        Turn::Send
+        ClientTurn::Send
     }
 
     /// Until when it is waited for a sign that the group passes: what is asked for before
@@ -424,7 +425,7 @@ impl Receiver {
         }
         if held.settled.is_full() {
             held.told = true;
-            self.events.push_back(Event::Complete);
+            self.events.push_back(ReceiverEvent::Complete);
         }
     }
 
@@ -438,7 +439,7 @@ impl Receiver {
         Some(())
     }
 
-    fn write(&mut self, epoch: Epoch, message: ToServer, out: &mut Vec<u8>) {
+    fn write(&mut self, epoch: ServerEpoch, message: ToServer, out: &mut Vec<u8>) {
         self.seq.0 += 1;
         let packet = Packet {
             epoch,
@@ -454,8 +455,8 @@ impl Receiver {
         self.state = State::Lost(why);
         let waited = self.asks.waited();
         self.asks.clear();
-        self.events.push_back(Event::Listen(None));
-        self.events.push_back(Event::Lost { why, waited });
+        self.events.push_back(ReceiverEvent::Listen(None));
+        self.events.push_back(ReceiverEvent::Lost { why, waited });
     }
 }
 

@@ -6,7 +6,7 @@
 //! with one key, on which all depends here.
 
 use crate::key::{Channel, ImageKey};
-use crate::wire::{ClientId, Epoch};
+use crate::wire::{ClientId, ServerEpoch};
 use ring::aead::{AES_256_GCM, Aad, LessSafeKey, NONCE_LEN, Nonce, UnboundKey};
 use ring::error::Unspecified;
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ const MOST_KNOWN: usize = 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Endpoint {
     /// A run of the server.
-    Server(Epoch),
+    Server(ServerEpoch),
     /// A client.
     Client(ClientId),
 }
@@ -45,7 +45,7 @@ impl Endpoint {
     /// As it is written in a packet, beside the packet's kind.
     pub fn number(self) -> u64 {
         match self {
-            Self::Server(Epoch(number)) | Self::Client(ClientId(number)) => number,
+            Self::Server(ServerEpoch(number)) | Self::Client(ClientId(number)) => number,
         }
     }
 }
@@ -185,7 +185,10 @@ mod tests {
     #[test]
     fn what_is_said_is_hidden_differs_each_time_and_opens_only_as_whose_it_is() {
         let me = Endpoint::Client(ClientId(7));
-        let others = [Endpoint::Server(Epoch(7)), Endpoint::Client(ClientId(8))];
+        let others = [
+            Endpoint::Server(ServerEpoch(7)),
+            Endpoint::Client(ClientId(8)),
+        ];
         let mut sealer = Sealer::new(&image(), me);
         let mut opener = Opener::new(image());
         let (first, one) = sealed(&mut sealer);

@@ -22,12 +22,14 @@ use crate::lane::{Filling, Lane};
 use crate::members::{Admission, Members, Unheard};
 use crate::pages::PageSet;
 use crate::push::{Push, Pusher};
-use crate::receiver::Via;
 use crate::seal::{Endpoint, Opener, Sealer};
 use crate::serving::{EndGame, LEAST_DATAGRAM, Serving};
 use crate::source::PageSource;
-use crate::stats::{Link, Sent, Tally};
-use crate::wire::{self, Body, Epoch, Group, MemberId, Packet, Seq, ToClient, ToServer, Welcome};
+use crate::stats::{Sent, Tally};
+use crate::step::{SenderStep, To};
+use crate::wire::{
+    self, Body, MemberId, MulticastGroup, Packet, Seq, ServerEpoch, ToClient, ToServer, Welcome,
+};
 use std::collections::VecDeque;
 use std::net::{SocketAddr, SocketAddrV4};
 use std::sync::Arc;
@@ -47,42 +49,6 @@ const SHOWN: Duration = Duration::from_millis(2);
 const TOLD: Duration = Duration::from_millis(250);
 /// Between two changes of the group.
 const REGROUP: Duration = Duration::from_secs(5);
-
-/// Destination of a packet.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum To {
-    /// To one.
-    One(SocketAddr),
-    /// To all, with a TTL of 1.
-    Group(SocketAddrV4),
-}
-
-impl To {
-    /// Returns the way that packets take.
-    pub fn via(self) -> Via {
-        match self {
-            Self::One(_) => Via::Alone,
-            Self::Group(_) => Via::Group,
-        }
-    }
-
-    fn link(self) -> Link {
-        match self {
-            Self::One(to) => Link::Host(to.ip()),
-            Self::Group(_) => Link::Group,
-        }
-    }
-}
-
-/// Next action of a server.
-#[must_use]
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Send what was written, then ask again.
-    Send(To),
-    /// Nothing before then, unless a packet comes; `None`: nothing at all.
-    Wait(Option<Instant>),
-}
 
 /// See the module.
 #[derive(Debug)]
@@ -228,7 +194,7 @@ impl Sender {
     fn take(
         &mut self,
         from: SocketAddr,
-        (epoch, seq): (Epoch, Seq),
+        (epoch, seq): (ServerEpoch, Seq),
         message: ToServer,
         now: Instant,
     ) {
@@ -274,7 +240,12 @@ impl Sender {
 
     /// The next packet, written into `out`; to be called until it says wait, and
     /// then when that is over or a packet came.
-    pub fn poll(&mut self, source: &mut dyn PageSource, now: Instant, out: &mut Vec<u8>) -> Step {
+    pub fn poll(
+        &mut self,
+        source: &mut dyn PageSource,
+        now: Instant,
+        out: &mut Vec<u8>,
+    ) -> SenderStep {
         self.members.expire(now);
         if let Some((to, message)) = self.control.pop_front() {
             let seq = match message {
@@ -297,7 +268,12 @@ impl Sender {
         self.poll_lanes(source, now, out)
     }
 
-    fn poll_lanes(&mut self, source: &mut dyn PageSource, now: Instant, out: &mut Vec<u8>) -> Step {
+    fn poll_lanes(
+        &mut self,
+        source: &mut dyn PageSource,
+        now: Instant,
+        out: &mut Vec<u8>,
+    ) -> SenderStep {
         let together = self.is_together();
         let pushing = self.is_pushing(now);
         let mut wait = self.timers(pushing);
@@ -331,7 +307,7 @@ impl Sender {
                 }
             }
         }
-        Step::Wait(wait)
+        SenderStep::Wait(wait)
     }
 
     /// Fills a packet; tells whether it is one of pages.
@@ -379,13 +355,13 @@ impl Sender {
         wire::seal(&mut self.sealer, &packet, out);
     }
 
-    fn sent(&mut self, to: To, out: &[u8]) -> Step {
+    fn sent(&mut self, to: To, out: &[u8]) -> SenderStep {
         let bytes = out.len() as u64;
         let sent = self.tally.on(to.link());
         sent.packets += 1;
         sent.bytes += bytes;
         sent.group_bytes += if matches!(to, To::Group(_)) { bytes } else { 0 };
-        Step::Send(to)
+        SenderStep::Send(to)
     }
 
     /// Lanes in turn: first the one after the last that sent.
@@ -418,7 +394,7 @@ impl Sender {
     }
 
     fn welcome(&mut self, id: MemberId) {
-        let group = self.serving.group.map(|port| Group {
+        let group = self.serving.group.map(|port| MulticastGroup {
             attempt: self.room.attempt,
             port,
         });

@@ -1,11 +1,11 @@
 //! Parameters of a server.
 
-use crate::flow::Law;
+use crate::flow::FlowLaw;
 use crate::key::{CookieSecret, ImageKey};
 use crate::lockstep::Window;
 use crate::pages::Run;
 use crate::push::Push;
-use crate::wire::Epoch;
+use crate::wire::ServerEpoch;
 use forkyard_types::PageCount;
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub struct Serving {
     /// The image's key.
     pub key: ImageKey,
     /// This run of the server: drawn at random.
-    pub epoch: Epoch,
+    pub epoch: ServerEpoch,
     /// Drawn at random.
     pub secret: CookieSecret,
     /// Size of the image.
@@ -30,7 +30,7 @@ pub struct Serving {
     /// Multicast group, if there is one.
     pub group: Option<u16>,
     /// Law of the rate.
-    pub law: Law,
+    pub law: FlowLaw,
     /// Pages to send unasked.
     pub push: Push,
     /// Pages clones of this image are expected to want first, in that order.

@@ -7,7 +7,7 @@ use forkyard_types::{PageCount, PageNo};
 
 /// Content of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Content {
+pub enum PageContent {
     /// Data.
     Data,
     /// Zero, from this page on for so many pages: at least one. To say more
@@ -21,7 +21,7 @@ pub enum Content {
 pub trait PageSource: Send {
     /// Reads `page`, inside the image, into `out`. May block, for as long as a
     /// local read does: nothing else is sent meanwhile.
-    fn read(&mut self, page: PageNo, out: &mut Page) -> Content;
+    fn read(&mut self, page: PageNo, out: &mut Page) -> PageContent;
 
     /// The page that is read next is one that a client waits for: neither pushed, nor
     /// asked for in advance.
@@ -58,7 +58,7 @@ pub trait PageSink {
 }
 
 impl<T: PageSource + ?Sized> PageSource for Box<T> {
-    fn read(&mut self, page: PageNo, out: &mut Page) -> Content {
+    fn read(&mut self, page: PageNo, out: &mut Page) -> PageContent {
         (**self).read(page, out)
     }
 

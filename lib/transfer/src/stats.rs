@@ -57,7 +57,7 @@ pub struct Received {
 /// Destination of a server's packets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Link {
+pub enum CountedLink {
     /// All listeners of an image's group, at once.
     Group,
     /// One host.
@@ -68,14 +68,14 @@ pub enum Link {
 /// whichever way the answer goes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    links: BTreeMap<Link, Sent>,
+    links: BTreeMap<CountedLink, Sent>,
     /// Packets of no certain sender: an address can be forged.
     refused: u64,
 }
 
 impl Tally {
     /// Each link there was anything on.
-    pub fn links(&self) -> impl Iterator<Item = (Link, Sent)> {
+    pub fn links(&self) -> impl Iterator<Item = (CountedLink, Sent)> {
         self.links.iter().map(|(link, sent)| (*link, *sent))
     }
 
@@ -97,7 +97,7 @@ impl Tally {
         }
     }
 
-    pub(crate) fn on(&mut self, link: Link) -> &mut Sent {
+    pub(crate) fn on(&mut self, link: CountedLink) -> &mut Sent {
         self.links.entry(link).or_default()
     }
 

@@ -49,9 +49,9 @@ mod asking;
 mod data;
 mod fields;
 
-pub use asking::{Ask, MAX_ASKS, Parts, Reception, Report, Request, Urgency};
+pub use asking::{MAX_ASKS, PageRequest, PartSet, Reception, Report, Request, Urgency};
 pub(crate) use data::{DATA_HEAD, PART_HEAD, WHOLE_HEAD, ZERO_BYTES, part_bytes, put_item};
-pub use data::{Item, Items, Part};
+pub use data::{Item, Items, PagePart};
 
 use crate::key::Channel;
 use crate::pages::Run;
@@ -74,7 +74,7 @@ const NO_GROUP: u8 = u8::MAX;
 
 /// One run of a server: drawn at random.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Epoch(pub u64);
+pub struct ServerEpoch(pub u64);
 
 /// Number of a packet among those that its sender sent the same way.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
@@ -101,7 +101,7 @@ pub struct Knock {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Packet<'a> {
     /// Run of the server.
-    pub epoch: Epoch,
+    pub epoch: ServerEpoch,
     /// Sequence number.
     pub seq: Seq,
     /// Content of the packet.
@@ -165,12 +165,12 @@ pub struct Welcome {
     /// Size of the image.
     pub pages: PageCount,
     /// Group that is sent what is for all.
-    pub group: Option<Group>,
+    pub group: Option<MulticastGroup>,
 }
 
 /// A group: its address follows from the image's key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Group {
+pub struct MulticastGroup {
     /// Number of the group among the image's; at most 254.
     pub attempt: u8,
     /// Port of the group.
@@ -226,7 +226,7 @@ pub(crate) fn open<'a>(
     let mut number = || fields.u64().ok_or(WireError::Alien);
     let (_channel, endpoint, count) = (number()?, number()?, number()?);
     let from = match kind {
-        OF_SERVERS.. => Endpoint::Server(Epoch(endpoint)),
+        OF_SERVERS.. => Endpoint::Server(ServerEpoch(endpoint)),
         _ => Endpoint::Client(ClientId(endpoint)),
     };
     plain.clear();
@@ -239,7 +239,7 @@ fn parse(kind: u8, from: Endpoint, opened: &[u8]) -> Option<Packet<'_>> {
     let mut fields = Fields(opened);
     let epoch = match from {
         Endpoint::Server(epoch) => epoch,
-        Endpoint::Client(_) => Epoch(fields.u64()?),
+        Endpoint::Client(_) => ServerEpoch(fields.u64()?),
     };
     let seq = Seq(fields.u64()?);
     let body = match kind {
@@ -279,7 +279,7 @@ fn welcome(fields: &mut Fields<'_>) -> Option<Welcome> {
             match attempt {
                 NO_GROUP if port != 0 => return None,
                 NO_GROUP => None,
-                attempt => Some(Group { attempt, port }),
+                attempt => Some(MulticastGroup { attempt, port }),
             }
         },
     })
@@ -335,11 +335,11 @@ pub(crate) fn seal(sealer: &mut Sealer, packet: &Packet<'_>, out: &mut Vec<u8>) 
 /// Starts a packet of pages; items follow, and then [`finish`].
 pub(crate) fn begin_data(sealer: &Sealer, seq: Seq, member: Option<MemberId>, out: &mut Vec<u8>) {
     // A server's epoch is in its packets' heads.
-    begin(sealer, 21, Epoch(0), seq, out);
+    begin(sealer, 21, ServerEpoch(0), seq, out);
     out.extend(member.map_or(0, |member| member.0).to_le_bytes());
 }
 
-fn begin(sealer: &Sealer, kind: u8, epoch: Epoch, seq: Seq, out: &mut Vec<u8>) {
+fn begin(sealer: &Sealer, kind: u8, epoch: ServerEpoch, seq: Seq, out: &mut Vec<u8>) {
     let endpoint = sealer.endpoint();
     out.clear();
     out.extend(MAGIC);

@@ -22,8 +22,8 @@ use crate::{
     threads::Doing,
 };
 use forkyard_sched::{
-    CpuId, Knobs, Nanos, Orders, Params, Policy, Ran, Reservation, Scheduler, State, TICK, Then,
-    World, rules,
+    CpuId, CpuReservation, Nanos, Orders, Params, Policy, PolicySettings, Ran, Scheduler, State,
+    TICK, Then, World, rules,
 };
 use std::collections::VecDeque;
 use vm::Vm;
@@ -61,15 +61,15 @@ pub struct Dispatcher {
 
 /// Shorter turns than the host's, for one that is frozen may hold QEMU's big lock:
 /// 5 ms, by weight.
-fn knobs() -> Knobs {
+fn knobs() -> PolicySettings {
     let cfs = rules::CfsKnobs {
         latency: Nanos::millis(10),
         min_granularity: Nanos::millis(5),
         wakeup_granularity: Nanos::millis(4),
     };
-    Knobs {
+    PolicySettings {
         cfs,
-        ..Knobs::default()
+        ..PolicySettings::default()
     }
 }
 
@@ -419,7 +419,7 @@ impl Drop for Dispatcher {
 fn wanted_params(wanted: &Wanted, before: Params) -> Params {
     let reservation = match (wanted.slice_us, wanted.period_us) {
         (Some(0), _) => None,
-        (Some(slice), Some(period)) => Some(Reservation {
+        (Some(slice), Some(period)) => Some(CpuReservation {
             slice: Nanos::micros(slice),
             period: Nanos::micros(period),
             extra: forkyard_sched::Extra::Yes,

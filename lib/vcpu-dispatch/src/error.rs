@@ -1,7 +1,7 @@
 //! Reasons why the dispatcher could not do something.
 
 use forkyard_freezer::FreezerError;
-use forkyard_sched::{PolicyError, Refused};
+use forkyard_sched::{InvalidParams, PolicyError};
 use std::{io, path::PathBuf};
 
 /// Reason why the dispatcher could not do something.
@@ -84,7 +84,7 @@ pub enum DispatchError {
     },
     /// The policy refuses what the VM is promised.
     #[error("the policy refuses it")]
-    Refused(#[from] Refused),
+    Refused(#[from] InvalidParams),
     /// There is no such policy.
     #[error("cannot use the policy")]
     Policy(#[from] PolicyError),

@@ -2,7 +2,7 @@
 
 use crate::{PortError, SessionError};
 use forkyard_agent_link::LinkError;
-use forkyard_records::StoreError;
+use forkyard_records::RecordsError;
 use forkyard_types::{ApiError, ErrorKind, VmName, VmState};
 use forkyard_vmm::{VmmError, VmmErrorKind};
 
@@ -78,7 +78,7 @@ pub enum VmError {
     Vmm(#[from] VmmError),
     /// The records cannot be used.
     #[error(transparent)]
-    Store(#[from] StoreError),
+    Store(#[from] RecordsError),
 }
 
 impl VmError {
@@ -157,17 +157,17 @@ pub fn engine_kind(error: &VmmError) -> ErrorKind {
 }
 
 /// Classifies an error of the records.
-pub fn records_kind(error: &StoreError) -> ErrorKind {
+pub fn records_kind(error: &RecordsError) -> ErrorKind {
     let is_taken = matches!(
         error,
-        StoreError::NameTaken { .. }
-            | StoreError::SubstrateNameTaken { .. }
-            | StoreError::TokenNameTaken { .. }
+        RecordsError::NameTaken { .. }
+            | RecordsError::SubstrateNameTaken { .. }
+            | RecordsError::TokenNameTaken { .. }
     );
     if is_taken {
         return ErrorKind::Conflict;
     }
-    match matches!(error, StoreError::Exhausted { .. }) {
+    match matches!(error, RecordsError::Exhausted { .. }) {
         true => ErrorKind::Exhausted,
         false => ErrorKind::Host,
     }
@@ -181,14 +181,14 @@ pub fn engine_hint(error: &VmmError) -> Option<&'static str> {
 }
 
 /// Returns advice about an error of the records.
-pub fn records_hint(error: &StoreError) -> Option<&'static str> {
+pub fn records_hint(error: &RecordsError) -> Option<&'static str> {
     let hints = [
         (
-            matches!(error, StoreError::NameTaken { .. }),
+            matches!(error, RecordsError::NameTaken { .. }),
             "choose another name, or remove that VM",
         ),
         (
-            matches!(error, StoreError::Full { .. }),
+            matches!(error, RecordsError::Full { .. }),
             "`forkyard image rm` or `forkyard rm` makes room, if images and VMs are on that disk",
         ),
     ];

@@ -9,7 +9,7 @@
 use crate::{InUse, Used, VmError, lock};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_agent_link::{
-    CHUNK, Command, Exec, ExecInput as Controls, ExecOut, LinkError, Stream,
+    CHUNK, Command, Exec, ExecControls as Controls, ExecOut, LinkError, Stream,
 };
 use forkyard_types::{
     ApiError, Attach, ExecEvent, ExecInput, ExecRequest, ExecStarted, ExecTimedOut,

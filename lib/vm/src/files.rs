@@ -5,7 +5,7 @@
 //! bytes pass through without being kept.
 
 use crate::{InUse, Used, Vm, VmError, alive::Lost};
-use forkyard_agent_link::{Command, Exec, ExecInput, ExecOut, Stream};
+use forkyard_agent_link::{Command, Exec, ExecControls, ExecOut, Stream};
 use forkyard_types::{
     ErrorKind, ExitStatus, FileEntry, FileRead, FileWatch, FileWrite, FilesWritten, GuestUsage,
 };
@@ -62,7 +62,7 @@ pub struct FilesIn {
     vm: Weak<Vm>,
     lost: Lost,
     _in_use: InUse,
-    input: ExecInput,
+    input: ExecControls,
     framed: bool,
     /// Bytes of content.
     pushed: u64,

@@ -15,7 +15,7 @@
 
 use crate::lock;
 use forkyard_agent_link::Guest;
-use forkyard_capture::Region;
+use forkyard_capture::MemoryRegion;
 use forkyard_types::{ByteCount, PAGE_SIZE, VmState};
 use forkyard_vmm::Machine;
 use std::sync::{
@@ -160,7 +160,7 @@ impl RunningVm {
 
     /// Tells whether the kernel notes writes to the VM's memory, from the first
     /// call on.
-    pub fn is_noted(&self, memory: Region) -> bool {
+    pub fn is_noted(&self, memory: MemoryRegion) -> bool {
         *self.noted.get_or_init(|| {
             let Some(log) = self.machine.write_log() else {
                 return false;

@@ -5,14 +5,14 @@
 //! dies midway leaves a VM that the next one lets go on.
 
 use crate::{Life, RunningVm, Vm, VmError, lock};
-use forkyard_records::Store;
+use forkyard_records::Records;
 use forkyard_types::ForkId;
 use std::time::Duration;
 
 impl Vm {
     /// Has the VM stand still, within that time, until it is let go on. No error if it does. Not
     /// cancel-safe.
-    pub async fn pause(&self, store: &Store, patience: Duration) -> Result<(), VmError> {
+    pub async fn pause(&self, store: &Records, patience: Duration) -> Result<(), VmError> {
         let _turn = self.turn().await;
         let body = self.running()?;
         if self.is_paused() {
@@ -27,7 +27,7 @@ impl Vm {
     }
 
     /// Lets a paused VM go on. No error if it runs. Not cancel-safe.
-    pub async fn unpause(&self, store: &Store) -> Result<(), VmError> {
+    pub async fn unpause(&self, store: &Records) -> Result<(), VmError> {
         let _turn = self.turn().await;
         let body = self.running()?;
         if let Some(moving) = lock(&self.moving).clone() {

@@ -11,7 +11,8 @@
 
 use crate::{InUse, RunningVm, Used, Vm, VmError, alive::Lost, files::PROGRAM, lock};
 use forkyard_agent_link::{
-    CHUNK, CONNECTED, Command, END, Exec, ExecInput, ExecOut, Parts, Piece, Stream, part,
+    CHUNK, CONNECTED, Command, END, Exec, ExecControls, ExecOut, Stream, StreamPiece,
+    StreamReceiver, part,
 };
 use forkyard_types::{ErrorKind, ExitStatus, GuestPort, VmName};
 use std::{collections::VecDeque, fmt, sync::Arc};
@@ -102,15 +103,15 @@ impl Default for Places {
 
 /// The way to a server in a guest.
 #[derive(Debug)]
-pub struct PortIn(ExecInput);
+pub struct PortIn(ExecControls);
 
 /// The way back. Dropped, the connection is reset.
 pub struct PortOut {
     running: Exec,
     vm: VmName,
     port: GuestPort,
-    parts: Parts,
-    pieces: VecDeque<Piece>,
+    parts: StreamReceiver,
+    pieces: VecDeque<StreamPiece>,
     said: Vec<u8>,
     lost: Lost,
     _held: (OwnedSemaphorePermit, InUse),
@@ -149,7 +150,7 @@ impl Used {
             running,
             vm: self.vm.name(),
             port,
-            parts: Parts::default(),
+            parts: StreamReceiver::default(),
             pieces: VecDeque::new(),
             said: Vec::new(),
             lost: self.lost(),
@@ -192,7 +193,7 @@ impl PortIn {
 impl PortOut {
     /// Receives the next piece from the server; none once both directions have
     /// ended. Cancel-safe.
-    pub async fn next(&mut self) -> Result<Option<Piece>, VmError> {
+    pub async fn next(&mut self) -> Result<Option<StreamPiece>, VmError> {
         loop {
             if let Some(piece) = self.pieces.pop_front() {
                 return Ok(Some(piece));

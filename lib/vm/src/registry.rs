@@ -4,7 +4,7 @@
 use crate::{Vm, VmError, events, lock};
 use forkyard_disk::Chains;
 use forkyard_events::Broadcast;
-use forkyard_records::{StoreError, VmRecord};
+use forkyard_records::{RecordsError, VmRecord};
 use forkyard_types::{FIRST_FAMILY_GID, VM_UIDS, VmId};
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -80,11 +80,11 @@ impl Registry {
     }
 
     /// A user no other QEMU runs as.
-    pub fn take_uid(&mut self) -> Result<Uid, StoreError> {
+    pub fn take_uid(&mut self) -> Result<Uid, RecordsError> {
         let mut taken = lock(&self.uids);
         let mut users = VM_UIDS;
         let free = users.find(|uid| !taken.contains(uid));
-        let uid = free.ok_or(StoreError::Exhausted {
+        let uid = free.ok_or(RecordsError::Exhausted {
             what: "VM",
             limit: VM_UIDS.end - VM_UIDS.start,
         })?;

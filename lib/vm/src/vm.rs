@@ -6,7 +6,7 @@ use crate::{
 use forkyard_agent_link::Cloned;
 use forkyard_events::Broadcast;
 use forkyard_network::Subnet;
-use forkyard_records::{Moving, Store, StoreError, VmRecord};
+use forkyard_records::{Moving, Records, RecordsError, VmRecord};
 use forkyard_types::{Address, FamilyId, Member, Terms, VmId, VmName, VmState, VmView};
 use std::{
     any::Any,
@@ -93,9 +93,9 @@ impl Vm {
     /// Changes its record, in memory and in the store.
     pub fn change(
         &self,
-        store: &Store,
+        store: &Records,
         change: impl FnOnce(&mut VmRecord),
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), RecordsError> {
         let mut record = lock(&self.record);
         let mut changed = record.clone();
         change(&mut changed);
@@ -107,10 +107,10 @@ impl Vm {
     /// Enters a state and changes its record, in memory and in the store.
     pub fn enter(
         &self,
-        store: &Store,
+        store: &Records,
         life: Life,
         change: impl FnOnce(&mut VmRecord),
-    ) -> Result<(), StoreError> {
+    ) -> Result<(), RecordsError> {
         let mut record = lock(&self.record);
         let mut changed = record.clone();
         change(&mut changed);

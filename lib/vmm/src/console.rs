@@ -50,7 +50,7 @@ pub struct Console {
 
 /// Output of a guest so far, and further output as it comes.
 #[derive(Debug)]
-pub struct Following {
+pub struct ConsoleOutput {
     /// Output that is kept.
     pub so_far: Vec<u8>,
     news: Option<broadcast::Receiver<Arc<[u8]>>>,
@@ -89,12 +89,12 @@ impl Console {
 
     /// Returns the output of the guest so far, and a way to receive further
     /// output. Cancel-safe.
-    pub async fn follow(&self) -> Result<Following, VmmError> {
+    pub async fn follow(&self) -> Result<ConsoleOutput, VmmError> {
         let log = self.log.clone();
         blocking(move || {
             // Held for both: nothing is missed or heard twice.
             let log = lock(&log);
-            Ok(Following {
+            Ok(ConsoleOutput {
                 so_far: kept(log.kept.dir())?,
                 news: log.news.as_ref().map(broadcast::Sender::subscribe),
             })
@@ -109,7 +109,7 @@ impl Console {
     }
 }
 
-impl Following {
+impl ConsoleOutput {
     /// Receives the next output of the guest; none once its machine has ended.
     /// A follower that falls far behind misses the oldest. Cancel-safe.
     pub async fn next(&mut self) -> Option<Arc<[u8]>> {

@@ -12,7 +12,7 @@
 //! QEMU to complain of.
 
 use crate::{Accel, VmmError, process::ProcessId};
-use forkyard_sys_host::jail::{Jail, PROGRAMS, Piece, Use, programs};
+use forkyard_sys_host::jail::{Jail, JailPiece, PROGRAMS, Use, programs};
 use std::{
     ffi::OsStr,
     fs::{self, File},
@@ -214,8 +214,8 @@ fn home(program: &Path) -> Option<&Path> {
     }
 }
 
-fn piece(path: &Path, r#use: Use) -> Result<Option<Piece>, VmmError> {
-    Piece::if_there(path, r#use).map_err(VmmError::io("show QEMU", path))
+fn piece(path: &Path, r#use: Use) -> Result<Option<JailPiece>, VmmError> {
+    JailPiece::if_there(path, r#use).map_err(VmmError::io("show QEMU", path))
 }
 
 #[cfg(test)]

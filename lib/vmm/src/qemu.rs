@@ -18,7 +18,7 @@ use async_trait::async_trait;
 use forkyard_sys_host::filter::Filter;
 use forkyard_sys_host::huge::without_huge_pages;
 use forkyard_sys_host::process::{
-    Bounds, Credentials, Ends, Surroundings, empty_network, in_cgroup, isolate, spawn_first,
+    Bounds, Credentials, Lifespan, Surroundings, empty_network, in_cgroup, isolate, spawn_first,
 };
 use forkyard_types::{GuestCpu, VmId};
 use std::{
@@ -212,7 +212,7 @@ impl Qemu {
                 Some(_) => self.calls_with_volume.clone(),
             }),
             capabilities: Vec::new(),
-            ends: Ends::ByItself,
+            ends: Lifespan::ByItself,
         };
         isolate(&mut command, credentials, surroundings, plumbing.inherited);
         if is_view {

@@ -6,7 +6,7 @@
 
 use crate::{SENT_BYTES, VolumeError};
 use forkyard_blockd::{
-    Answer, Client, ClientError, Counts, Hot, Need, Relayed, Request, Status, relay,
+    Answer, BlockdClient, BlockdError, Counts, Hot, Need, Relayed, Request, Status, relay,
 };
 use forkyard_host::Folders;
 use forkyard_sys_host::private;
@@ -168,7 +168,7 @@ impl Blockd {
                 .ask(&Request::Counts {})?
                 .counts()
                 .ok_or(VolumeError::Answer),
-            Err(VolumeError::Server(ClientError::Socket { .. })) => Ok(Vec::new()),
+            Err(VolumeError::Server(BlockdError::Socket { .. })) => Ok(Vec::new()),
             Err(error) => Err(error),
         }
     }
@@ -240,7 +240,7 @@ impl Blockd {
     }
 
     /// Connects to it; starts it if there is none, or one of another program.
-    fn connect(&self) -> Result<Client, VolumeError> {
+    fn connect(&self) -> Result<BlockdClient, VolumeError> {
         let _one = self.starting.lock().unwrap_or_else(PoisonError::into_inner);
         match self.reach() {
             Ok(client) if self.is_ours(&client) => return Ok(client),
@@ -248,7 +248,7 @@ impl Blockd {
                 tracing::info!(program = %self.program.display(), "replacing the server of volumes");
                 client.end()?;
             }
-            Err(VolumeError::Server(ClientError::Socket { .. })) => {}
+            Err(VolumeError::Server(BlockdError::Socket { .. })) => {}
             Err(error) => return Err(error),
         }
         self.start()?;
@@ -256,8 +256,8 @@ impl Blockd {
     }
 
     /// Connects to one that listens.
-    fn reach(&self) -> Result<Client, VolumeError> {
-        let client = Client::connect(&self.control)?;
+    fn reach(&self) -> Result<BlockdClient, VolumeError> {
+        let client = BlockdClient::connect(&self.control)?;
         client
             .set_patience(self.patience)
             .map_err(VolumeError::Socket)?;
@@ -319,7 +319,7 @@ impl Blockd {
 
     /// False if it is of another program than ours: one from before an upgrade. One of which that
     /// cannot be known is left alone.
-    fn is_ours(&self, client: &Client) -> bool {
+    fn is_ours(&self, client: &BlockdClient) -> bool {
         let Ok(pid) = client.pid() else { return true };
         is_of(pid, &self.program)
     }

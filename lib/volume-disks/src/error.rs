@@ -1,8 +1,8 @@
 //! Reasons why something could not be done with a volume.
 
-use forkyard_blockd::{Blame, ClientError, StreamError};
+use forkyard_blockd::{Blame, BlockdError, StreamError};
 use forkyard_host::PartsError;
-use forkyard_records::StoreError;
+use forkyard_records::RecordsError;
 use forkyard_types::{ApiError, ErrorKind, Term, VmName};
 use forkyard_vm::VmError;
 use std::{io, path::PathBuf};
@@ -25,7 +25,7 @@ pub enum VolumeError {
     },
     /// The server of volumes refused, or failed.
     #[error("the volume cannot be used")]
-    Server(#[from] ClientError),
+    Server(#[from] BlockdError),
     /// The server of volumes answered something else than was asked for.
     #[error("the volume server's answer is not one to the request")]
     Answer,
@@ -203,8 +203,8 @@ pub enum VolumeError {
     },
 }
 
-impl From<StoreError> for VolumeError {
-    fn from(error: StoreError) -> Self {
+impl From<RecordsError> for VolumeError {
+    fn from(error: RecordsError) -> Self {
         Self::Parts(error.into())
     }
 }
@@ -220,7 +220,7 @@ impl VolumeError {
     pub fn kind(&self) -> ErrorKind {
         match self {
             Self::Parts(error) => error.kind(),
-            Self::Server(ClientError::Failed { blame, .. }) => match blame {
+            Self::Server(BlockdError::Failed { blame, .. }) => match blame {
                 Blame::Missing => ErrorKind::NotFound,
                 Blame::Fenced | Blame::Caller => ErrorKind::Conflict,
                 Blame::Room => ErrorKind::Exhausted,
@@ -259,7 +259,7 @@ impl VolumeError {
         match self {
             Self::Broken(_) => Some(forkyard_host::BROKEN),
             Self::Parts(error) => error.hint(),
-            Self::Server(ClientError::Failed { blame, .. }) => match blame {
+            Self::Server(BlockdError::Failed { blame, .. }) => match blame {
                 Blame::Missing => Some("`forkyard volume ls` lists the volumes"),
                 Blame::Room => Some("remove volumes, snapshots or VMs"),
                 Blame::Elsewhere => Some("`forkyard volume inspect` says where the rest of it is"),
@@ -316,7 +316,7 @@ impl VolumeError {
     pub fn is_of_volume(&self) -> bool {
         matches!(
             self,
-            Self::Server(ClientError::Failed {
+            Self::Server(BlockdError::Failed {
                 blame: Blame::Host | Blame::Key,
                 ..
             })
@@ -327,7 +327,7 @@ impl VolumeError {
     pub fn is_of_key(&self) -> bool {
         matches!(
             self,
-            Self::Server(ClientError::Failed {
+            Self::Server(BlockdError::Failed {
                 blame: Blame::Key,
                 ..
             })
@@ -338,7 +338,7 @@ impl VolumeError {
     pub fn is_missing(&self) -> bool {
         matches!(
             self,
-            Self::Server(ClientError::Failed {
+            Self::Server(BlockdError::Failed {
                 blame: Blame::Missing,
                 ..
             })

@@ -2,7 +2,8 @@
 
 use crate::{Found, Patience, Scratch, Store, StoreError, heat::Access};
 use forkyard_volume::{
-    BLOCK_BYTES, Batch, BlockData, BlockNo, Change, Epoch, Position, Refusal, Sequence, View,
+    BLOCK_BYTES, Batch, BlockData, BlockNo, Change, ChangeRefusal, Position, Sequence, View,
+    WriterEpoch,
 };
 use std::{
     fs::File,
@@ -99,7 +100,7 @@ impl Store {
     }
 
     /// Writes bytes anywhere in the volume, for the writer of an epoch.
-    pub fn write(&self, epoch: Epoch, offset: u64, data: &[u8]) -> Result<(), StoreError> {
+    pub fn write(&self, epoch: WriterEpoch, offset: u64, data: &[u8]) -> Result<(), StoreError> {
         self.write_if(epoch, offset, data, Patience::Wait)
     }
 
@@ -107,7 +108,7 @@ impl Store {
     /// another site. Nothing is changed then.
     pub fn write_if(
         &self,
-        epoch: Epoch,
+        epoch: WriterEpoch,
         offset: u64,
         data: &[u8],
         patience: Patience,
@@ -172,7 +173,7 @@ impl Store {
     fn patch(
         &self,
         appender: &mut Appender,
-        epoch: Epoch,
+        epoch: WriterEpoch,
         block: BlockNo,
         within: usize,
         part: &[u8],
@@ -195,14 +196,14 @@ impl Store {
     }
 
     /// Has bytes read as zero, for the writer of an epoch.
-    pub fn zero(&self, epoch: Epoch, offset: u64, length: u64) -> Result<(), StoreError> {
+    pub fn zero(&self, epoch: WriterEpoch, offset: u64, length: u64) -> Result<(), StoreError> {
         self.zero_if(epoch, offset, length, Patience::Wait)
     }
 
     /// Has bytes read as zero, unless that takes longer.
     pub fn zero_if(
         &self,
-        epoch: Epoch,
+        epoch: WriterEpoch,
         offset: u64,
         length: u64,
         patience: Patience,
@@ -228,7 +229,7 @@ impl Store {
     fn zero_part(
         &self,
         appender: &mut Appender,
-        epoch: Epoch,
+        epoch: WriterEpoch,
         start: u64,
         end: u64,
     ) -> Result<(), StoreError> {
@@ -284,11 +285,11 @@ impl Store {
     }
 
     /// Checks that the writer of an epoch may write.
-    pub fn admit(&self, epoch: Epoch) -> Result<(), StoreError> {
+    pub fn admit(&self, epoch: WriterEpoch) -> Result<(), StoreError> {
         let (current, opening) = self.writer();
         match epoch == current && opening == forkyard_volume::Opening::Open {
             true => Ok(()),
-            false => Err(Refusal::Fenced {
+            false => Err(ChangeRefusal::Fenced {
                 given: epoch,
                 current,
             }

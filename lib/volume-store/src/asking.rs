@@ -9,7 +9,7 @@ use crate::{
     store::State,
     stream::{self, Frame},
 };
-use forkyard_replicate::{Line, Purpose, Run, Verdict};
+use forkyard_replicate::{BlockRun, Purpose, SiteConnection, TransferVerdict};
 use forkyard_volume::{BlockNo, Version};
 use std::{
     collections::BTreeSet,
@@ -27,13 +27,13 @@ pub struct Asking {
     /// Host that has it.
     host: Option<String>,
     purpose: Purpose,
-    line: Line,
+    line: SiteConnection,
 }
 
 impl Asking {
     /// Takes the blocks to ask for next. Waits for some for a while; none if there were none, and
     /// an error if there will be none.
-    pub fn next(&self, most: usize, patience: Duration) -> Result<Vec<Run>, StoreError> {
+    pub fn next(&self, most: usize, patience: Duration) -> Result<Vec<BlockRun>, StoreError> {
         let away = &self.store.away;
         let until = Instant::now() + patience;
         let mut inner = away.inner();
@@ -63,7 +63,7 @@ impl Asking {
                 .next(self.purpose, self.line, most, is_lacking);
             drop(state);
             if !next.is_empty() || left.is_zero() {
-                return Ok(Run::of(next));
+                return Ok(BlockRun::of(next));
             }
             let waited = away.changed.wait_timeout(inner, left);
             inner = waited.unwrap_or_else(PoisonError::into_inner).0;
@@ -71,7 +71,7 @@ impl Asking {
     }
 
     /// Has these blocks fetched before others that no reader waits for.
-    pub fn hottest(&self, runs: &[Run]) {
+    pub fn hottest(&self, runs: &[BlockRun]) {
         let mut inner = self.store.away.inner();
         if let Some(source) = inner.sources.get_mut(&self.snapshot) {
             source.fetching.hottest(runs);
@@ -79,7 +79,7 @@ impl Asking {
     }
 
     /// Takes the answer to a question from a stream. What comes is durable with the next flush.
-    pub fn take(&self, asked: &[Run], input: &mut dyn io::Read) -> Result<(), StoreError> {
+    pub fn take(&self, asked: &[BlockRun], input: &mut dyn io::Read) -> Result<(), StoreError> {
         for read in 0.. {
             match stream::next(&mut *input, read)? {
                 Frame::Data(first, data) => self.came(asked, first, &data)?,
@@ -92,10 +92,10 @@ impl Asking {
         Ok(())
     }
 
-    fn came(&self, asked: &[Run], first: BlockNo, data: &[u8]) -> Result<(), StoreError> {
+    fn came(&self, asked: &[BlockRun], first: BlockNo, data: &[u8]) -> Result<(), StoreError> {
         self.store.take_fetched(&self.snapshot, first, data)?;
         let blocks = data.len() / forkyard_volume::BLOCK_BYTES;
-        let came = Run {
+        let came = BlockRun {
             first,
             count: blocks as u64,
         };
@@ -103,7 +103,7 @@ impl Asking {
         let asked: Vec<_> = asked.filter(|it| came.contains(*it)).collect();
         self.store.counters.fetched(self.purpose, data.len() as u64);
         let of = (self.host.as_deref(), &*self.snapshot);
-        let verdict = Verdict::Fetched(self.purpose);
+        let verdict = TransferVerdict::Fetched(self.purpose);
         self.store.transfers.note(of, came, verdict);
         self.store.away.came(&self.snapshot, &asked);
         self.store.away.let_go_on(&self.store);
@@ -146,7 +146,7 @@ impl Store {
         self.survey()?;
         let mut inner = self.away.inner();
         inner.lines += 1;
-        let line = Line(inner.lines);
+        let line = SiteConnection(inner.lines);
         let source = inner.sources.get_mut(snapshot);
         let source = source.ok_or_else(|| self.lacks_nothing(snapshot))?;
         if purpose == Purpose::Demand {

@@ -17,7 +17,7 @@
 //! | this process | what was fetched and not flushed is fetched again |
 
 use crate::{Store, StoreError, files::Folder};
-use forkyard_replicate::{Fetching, Run};
+use forkyard_replicate::{BlockFetching, BlockRun};
 use forkyard_volume::{BlockNo, Version};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -83,7 +83,7 @@ pub(crate) struct Inner {
 
 #[derive(Debug)]
 pub(crate) struct Source {
-    pub fetching: Fetching,
+    pub fetching: BlockFetching,
     /// Time at which a line for readers was last opened, or one brought something.
     pub heard: Instant,
 }
@@ -323,7 +323,7 @@ impl Store {
                 .sources
                 .entry(snapshot.clone())
                 .or_insert_with(|| Source {
-                    fetching: Fetching::new(runs.clone()),
+                    fetching: BlockFetching::new(runs.clone()),
                     heard: Instant::now(),
                 });
         }
@@ -346,7 +346,7 @@ impl Store {
     }
 
     /// Runs of blocks that are away, by the snapshot at another host that has them.
-    fn runs_lacking(&self) -> BTreeMap<String, Vec<Run>> {
+    fn runs_lacking(&self) -> BTreeMap<String, Vec<BlockRun>> {
         let origins = self.away.inner().origins.clone();
         if origins.is_empty() {
             return BTreeMap::new();
@@ -363,7 +363,7 @@ impl Store {
         let runs = found.into_iter().map(|(snapshot, mut blocks)| {
             blocks.sort_unstable();
             blocks.dedup();
-            (snapshot.to_owned(), Run::of(blocks))
+            (snapshot.to_owned(), BlockRun::of(blocks))
         });
         runs.collect()
     }

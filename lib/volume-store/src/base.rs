@@ -14,7 +14,7 @@ use crate::{
     append::{Appender, MOST},
     library::check_name,
 };
-use forkyard_volume::{BLOCK_BYTES, BlockNo, Change, Epoch, Range, SnapshotId, View};
+use forkyard_volume::{BLOCK_BYTES, BlockNo, Change, Range, SnapshotId, View, WriterEpoch};
 use std::{
     fs, io,
     path::Path,
@@ -181,7 +181,7 @@ impl Store {
     /// before.
     pub fn discard(
         &self,
-        epoch: Epoch,
+        epoch: WriterEpoch,
         offset: u64,
         length: u64,
         patience: Patience,
@@ -200,7 +200,7 @@ impl Store {
     pub(crate) fn cover(
         &self,
         appender: &mut Appender,
-        epoch: Epoch,
+        epoch: WriterEpoch,
         first: u64,
         end: u64,
     ) -> Result<(), StoreError> {
@@ -233,7 +233,7 @@ impl Store {
     pub(crate) fn zero_blocks(
         &self,
         appender: &mut Appender,
-        epoch: Epoch,
+        epoch: WriterEpoch,
         first: u64,
         end: u64,
     ) -> Result<(), StoreError> {

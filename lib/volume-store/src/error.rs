@@ -1,6 +1,6 @@
 //! Errors of a volume's files.
 
-use forkyard_volume::{Damage, Refusal};
+use forkyard_volume::{ChangeRefusal, Damage};
 use serde::{Deserialize, Serialize};
 use std::{
     io::{self, ErrorKind},
@@ -13,7 +13,7 @@ use std::{
 pub enum StoreError {
     /// The volume's state does not allow it.
     #[error(transparent)]
-    Refused(#[from] Refusal),
+    Refused(#[from] ChangeRefusal),
     /// The files cannot be what was written.
     #[error(transparent)]
     Damaged(#[from] Damage),
@@ -249,8 +249,8 @@ impl StoreError {
             | Self::Name(_) => Blame::Missing,
             Self::SourceAway { .. } | Self::MirrorAway { .. } => Blame::Elsewhere,
             Self::Key { .. } => Blame::Key,
-            Self::Refused(Refusal::Fenced { .. }) | Self::Promoted { .. } => Blame::Fenced,
-            Self::NoRoom { .. } | Self::Refused(Refusal::LogFull) => Blame::Room,
+            Self::Refused(ChangeRefusal::Fenced { .. }) | Self::Promoted { .. } => Blame::Fenced,
+            Self::NoRoom { .. } | Self::Refused(ChangeRefusal::LogFull) => Blame::Room,
             Self::Refused(_)
             | Self::Exists(_)
             | Self::Size(_)

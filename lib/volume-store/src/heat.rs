@@ -4,7 +4,7 @@
 //! all of its table are halved: what was long ago counts for less.
 
 use crate::Store;
-use forkyard_replicate::{Knobs, Run};
+use forkyard_replicate::{BlockRun, Knobs};
 use forkyard_volume::{BLOCK_BYTES, BlockNo, Blocks};
 use std::{
     fmt,
@@ -126,9 +126,9 @@ impl Heat {
 impl Store {
     /// Blocks that were read or written of late, by the law of propagation: as many as `most`, in
     /// runs, those first that are worth most.
-    pub fn hottest(&self, most: usize) -> Vec<Run> {
+    pub fn hottest(&self, most: usize) -> Vec<BlockRun> {
         let ranked = self.heat.ranked(self.knobs());
         let blocks = ranked.into_iter().take(most).map(|it| it.block);
-        Run::of(blocks)
+        BlockRun::of(blocks)
     }
 }

@@ -61,4 +61,4 @@ pub use send::Ahead;
 pub use store::{Facts, SnapshotFacts, Store};
 pub use stream::{Relayed, StreamHeader, relay};
 pub use upkeep::Upkeep;
-pub use why::{Holding, Law, Why, WhyTransfer, offset_of};
+pub use why::{BlockLocation, Law, Why, WhyTransfer, offset_of};

@@ -7,7 +7,7 @@ use crate::{
     files::sync,
     store::blocks,
 };
-use forkyard_volume::{Geometry, Opening, Refusal, Volume, VolumeId};
+use forkyard_volume::{ChangeRefusal, Geometry, Opening, Volume, VolumeId};
 use std::{
     collections::BTreeMap,
     ffi::OsStr,
@@ -278,7 +278,7 @@ impl Library {
             store.refuse_needed(None)?;
         }
         if let Some((epoch, Opening::Open)) = stores.get(name).map(|store| store.writer()) {
-            return Err(Refusal::Open(epoch).into());
+            return Err(ChangeRefusal::Open(epoch).into());
         }
         let place = self.folder.join(name);
         let gone = self.folder.join(format!("{name}.{GONE}"));

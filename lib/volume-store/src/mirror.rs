@@ -19,7 +19,7 @@
 //! | this process dies | the host says which snapshot it has; what differs from that is sent |
 
 use crate::{MirrorFacts, MirrorPlan, PATIENCE, Store, StoreError, WhenAway};
-use forkyard_volume::{Opening, Refusal};
+use forkyard_volume::{ChangeRefusal, Opening};
 use std::{
     collections::BTreeMap,
     fmt,
@@ -408,7 +408,7 @@ impl MirrorLine {
         drop(inner);
         // The other host may have told any number.
         let next = self.rounds.checked_add(1);
-        self.rounds = next.ok_or(Refusal::Exhausted("numbers of rounds"))?;
+        self.rounds = next.ok_or(ChangeRefusal::Exhausted("numbers of rounds"))?;
         let snapshot = format!("{MIRRORED}{}-{}", self.host, self.rounds);
         // No write between both: what is told to be held is in it.
         let mut appender = self.store.appender();

@@ -15,7 +15,7 @@ use crate::{
     why::{self, Transfers},
 };
 use forkyard_volume::{
-    Recovered, Recovery, SEGMENT_HEADER, Sequence, SlotIndex, Tail, Volume, Wanted,
+    Recovered, Recovery, SEGMENT_HEADER, SegmentNeed, Sequence, SlotIndex, Tail, Volume,
 };
 use std::{
     collections::BTreeMap,
@@ -51,12 +51,12 @@ impl Store {
         let mut replayed = 0;
         for sequence in present.keys().copied() {
             let wanted = recovery.wants(sequence);
-            if wanted == Wanted::Stray {
+            if wanted == SegmentNeed::Stray {
                 strays.push(sequence);
                 continue;
             }
             let file = folder.open(sequence)?;
-            if let Wanted::From(index) = wanted {
+            if let SegmentNeed::From(index) = wanted {
                 let read = replay(&mut recovery, sequence, &file, index);
                 replayed +=
                     read.map_err(|e| StoreError::io("read", folder.segment(sequence), e))??;

@@ -2,7 +2,8 @@
 
 use crate::{Store, StoreError, heat::Access};
 use forkyard_volume::{
-    BLOCK_BYTES, BlockNo, Content, Geometry, Place, Refusal, Sequence, SlotIndex, Version, View,
+    BLOCK_BYTES, BlockNo, ChangeRefusal, Content, Geometry, SegmentPlace, Sequence, SlotIndex,
+    Version, View,
 };
 use rustix::io::{ReadWriteFlags, preadv2};
 use std::{
@@ -51,7 +52,7 @@ enum Source {
 struct At {
     file: Arc<File>,
     sequence: Sequence,
-    place: Place,
+    place: SegmentPlace,
     index: SlotIndex,
     /// Index of the versions in [`Scratch::versions`].
     versions: usize,
@@ -179,7 +180,7 @@ impl Store {
         let map = state.volume.map(view).ok_or_else(|| gone(view))?;
         let end = offset.saturating_add(length).div_ceil(BLOCK);
         if end > map.blocks().0 {
-            return Err(Refusal::BeyondEnd {
+            return Err(ChangeRefusal::BeyondEnd {
                 block: BlockNo(end),
                 blocks: map.blocks(),
             }
@@ -281,7 +282,7 @@ impl Store {
 
 fn gone(view: View) -> StoreError {
     match view {
-        View::Snapshot(id) => Refusal::NoSnapshot(id).into(),
+        View::Snapshot(id) => ChangeRefusal::NoSnapshot(id).into(),
         View::Current => StoreError::Failed,
     }
 }

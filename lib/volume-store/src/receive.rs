@@ -10,7 +10,7 @@ use crate::{
     stream::{self, Frame, StreamHeader},
 };
 use forkyard_volume::{
-    BLOCK_BYTES, BlockNo, Blocks, Change, Content, Epoch, Range, Takeover, Version, View,
+    BLOCK_BYTES, BlockNo, Blocks, Change, Content, Range, Takeover, Version, View, WriterEpoch,
 };
 use std::io::BufRead;
 
@@ -24,7 +24,7 @@ impl Library {
     pub fn receive(
         &self,
         name: &str,
-        epoch: Option<Epoch>,
+        epoch: Option<WriterEpoch>,
         input: &mut dyn BufRead,
     ) -> Result<(), StoreError> {
         let header = StreamHeader::read(input)?;
@@ -55,7 +55,7 @@ impl Store {
     pub(crate) fn take(
         &self,
         header: &StreamHeader,
-        epoch: Option<Epoch>,
+        epoch: Option<WriterEpoch>,
         input: &mut dyn BufRead,
     ) -> Result<(), StoreError> {
         if self.snapshot_called(&header.snapshot).is_ok() {
@@ -91,7 +91,11 @@ impl Store {
     }
 
     /// Has the volume be as a snapshot is, or all zero.
-    pub(crate) fn restore(&self, writer: Epoch, snapshot: Option<&str>) -> Result<(), StoreError> {
+    pub(crate) fn restore(
+        &self,
+        writer: WriterEpoch,
+        snapshot: Option<&str>,
+    ) -> Result<(), StoreError> {
         let was = snapshot.map(|name| self.frozen(name)).transpose()?;
         let Some(current) = self.state().volume.map(View::Current).cloned() else {
             return Ok(());
@@ -137,7 +141,7 @@ impl Store {
     /// Notes that blocks are at another site.
     fn leave_away(
         &self,
-        epoch: Epoch,
+        epoch: WriterEpoch,
         version: Option<Version>,
         (first, count): (BlockNo, Blocks),
     ) -> Result<(), StoreError> {
@@ -155,7 +159,7 @@ impl Store {
 
     fn apply(
         &self,
-        writer: Epoch,
+        writer: WriterEpoch,
         header: &StreamHeader,
         input: &mut dyn BufRead,
     ) -> Result<(), StoreError> {

@@ -5,7 +5,7 @@ use crate::{
     stream::{Frame, Frames, MOST, StreamHeader},
     why::Transfer,
 };
-use forkyard_replicate::{Purpose, Run as Blocked, Verdict};
+use forkyard_replicate::{BlockRun as Blocked, Purpose, TransferVerdict};
 use forkyard_volume::{BLOCK_BYTES, BlockNo, Blocks, Content, Map, SnapshotId, View, VolumeId};
 use std::{collections::BTreeSet, io::Write};
 
@@ -90,7 +90,7 @@ impl Store {
         let before = before.map(|(_, _, map)| map);
         let mut header = StreamHeader::new(volume, map.blocks(), snapshot, since);
         header.encrypted = self.is_encrypted();
-        let (mut goes, mut stays) = (Verdict::All, Verdict::All);
+        let (mut goes, mut stays) = (TransferVerdict::All, TransferVerdict::All);
         let hot: Option<BTreeSet<BlockNo>> = match ahead {
             Ahead::All => None,
             Ahead::Hot { most, from } => {
@@ -101,7 +101,10 @@ impl Store {
                 let worth: Vec<_> = worth.take(*most).collect();
                 let last = worth.last().map(|it| it.priority);
                 let most = *most as u64;
-                (goes, stays) = (Verdict::Hot { most }, Verdict::Cold { most, last });
+                (goes, stays) = (
+                    TransferVerdict::Hot { most },
+                    TransferVerdict::Cold { most, last },
+                );
                 Some(worth.into_iter().map(|it| it.block).collect())
             }
         };
@@ -112,7 +115,7 @@ impl Store {
                 first: BlockNo(0),
                 count: map.blocks().0,
             };
-            transfer.note(all, Verdict::All);
+            transfer.note(all, TransferVerdict::All);
             let sent = self.send_flat(id, map.blocks(), &mut frames)?;
             frames.write(&Frame::End).map_err(failed)?;
             return Ok(sent);
@@ -226,7 +229,7 @@ impl Store {
         let id = self.snapshot_called(snapshot)?;
         let (mut frames, mut scratch) = (Frames::new(out), Scratch::default());
         for run in blocks {
-            let asked = Verdict::Asked(purpose);
+            let asked = TransferVerdict::Asked(purpose);
             self.transfers.note((host, snapshot), *run, asked);
             for first in (0..run.count).step_by(MOST as usize) {
                 let count = u64::from(MOST).min(run.count - first);
@@ -247,21 +250,21 @@ impl Store {
         let id = self.snapshot_called(name)?;
         let state = self.state();
         let map = state.volume.map(View::Snapshot(id)).cloned();
-        let map = map.ok_or(forkyard_volume::Refusal::NoSnapshot(id))?;
+        let map = map.ok_or(forkyard_volume::ChangeRefusal::NoSnapshot(id))?;
         Ok((state.volume.id(), id, map))
     }
 }
 
 impl Run {
     /// Notes that it goes, or stays.
-    fn note(self, transfer: &mut Transfer, (goes, stays): (Verdict, Verdict)) {
+    fn note(self, transfer: &mut Transfer, (goes, stays): (TransferVerdict, TransferVerdict)) {
         let run = Blocked {
             first: self.first,
             count: self.count.into(),
         };
         let verdict = match self.kind {
             // That it is zero goes in any case.
-            Kind::Zero => Verdict::All,
+            Kind::Zero => TransferVerdict::All,
             Kind::Stored => goes,
             Kind::Left => stays,
         };

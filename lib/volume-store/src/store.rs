@@ -7,8 +7,8 @@ use crate::{
 };
 use forkyard_replicate::Knobs;
 use forkyard_volume::{
-    BLOCK_BYTES, Blocks, Change, Epoch, Opening, Sequence, SnapshotId, Takeover, View, Volume,
-    VolumeId,
+    BLOCK_BYTES, Blocks, Change, Opening, Sequence, SnapshotId, Takeover, View, Volume, VolumeId,
+    WriterEpoch,
 };
 use std::{
     collections::BTreeMap,
@@ -75,7 +75,7 @@ pub struct Facts {
     /// Size in bytes.
     pub size: u64,
     /// Epoch of the writer, or of the last one.
-    pub epoch: Epoch,
+    pub epoch: WriterEpoch,
     /// State of the writer.
     pub opening: Opening,
     /// Number of the last write.
@@ -185,7 +185,7 @@ impl Store {
     }
 
     /// Epoch and state of the writer.
-    pub fn writer(&self) -> (Epoch, Opening) {
+    pub fn writer(&self) -> (WriterEpoch, Opening) {
         let state = self.state();
         (state.volume.epoch(), state.volume.opening())
     }
@@ -218,7 +218,7 @@ impl Store {
         };
         let map = volume.map(View::Current);
         let written = map.map_or(0, |map| {
-            let stored = |it: &forkyard_volume::Entry| match it.content {
+            let stored = |it: &forkyard_volume::MapEntry| match it.content {
                 forkyard_volume::Content::Slot(_) => true,
                 forkyard_volume::Content::Zero | forkyard_volume::Content::Away => false,
             };
@@ -250,10 +250,10 @@ impl Store {
     }
 
     /// Begins a writer, durably, and returns its epoch. A former one is fenced, if that is allowed.
-    pub fn open_writer(&self, takeover: Takeover) -> Result<Epoch, StoreError> {
+    pub fn open_writer(&self, takeover: Takeover) -> Result<WriterEpoch, StoreError> {
         let mut appender = self.appender();
         let next = self.state().volume.epoch().next();
-        let epoch = next.ok_or(forkyard_volume::Refusal::Exhausted("epochs"))?;
+        let epoch = next.ok_or(forkyard_volume::ChangeRefusal::Exhausted("epochs"))?;
         self.append(&mut appender, &[Change::Open { epoch, takeover }])?;
         drop(appender);
         self.flush()?;
@@ -261,7 +261,7 @@ impl Store {
     }
 
     /// Ends the writer, durably.
-    pub fn close_writer(&self, epoch: Epoch) -> Result<(), StoreError> {
+    pub fn close_writer(&self, epoch: WriterEpoch) -> Result<(), StoreError> {
         self.control(Change::Close { epoch })
     }
 

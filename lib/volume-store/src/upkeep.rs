@@ -1,7 +1,9 @@
 //! Checkpoints and compaction: what keeps recovery short and the log small.
 
 use crate::{Store, StoreError};
-use forkyard_volume::{BlockData, BlockNo, Change, Plan, Policy, Version, Volume, plan};
+use forkyard_volume::{
+    BlockData, BlockNo, Change, CompactionPlan, CompactionPolicy, Version, Volume, plan,
+};
 use std::{os::unix::fs::FileExt, sync::PoisonError};
 
 /// Bytes of log for which a checkpoint is not worth its writing.
@@ -28,13 +30,13 @@ impl Store {
         let due = appender.since_checkpoint >= enough;
         drop(appender);
         match due {
-            true => self.tidy(Policy::USUAL),
+            true => self.tidy(CompactionPolicy::USUAL),
             false => Ok(Upkeep::default()),
         }
     }
 
     /// Stores a checkpoint, and empties segments by a policy.
-    pub fn tidy(&self, policy: Policy) -> Result<Upkeep, StoreError> {
+    pub fn tidy(&self, policy: CompactionPolicy) -> Result<Upkeep, StoreError> {
         let _upkeep = self.upkeep.lock().unwrap_or_else(PoisonError::into_inner);
         let planned = plan(&self.copy(), policy);
         let mut done = Upkeep {
@@ -45,7 +47,7 @@ impl Store {
         let appended = self.appender().since_checkpoint;
         let copy = self.copy();
         // Looked at again: what is removed is gone for good.
-        let unused = plan(&copy, Policy::UNUSED).victims;
+        let unused = plan(&copy, CompactionPolicy::UNUSED).victims;
         let places: Vec<_> = unused.iter().map(|it| it.place).collect();
         done.removed = places.len();
         let checkpoint = copy.checkpoint(&places);
@@ -75,7 +77,7 @@ impl Store {
         self.state().volume.clone()
     }
 
-    fn empty(&self, planned: &Plan, done: &mut Upkeep) -> Result<(), StoreError> {
+    fn empty(&self, planned: &CompactionPlan, done: &mut Upkeep) -> Result<(), StoreError> {
         let slots = self.state().volume.slots().clone();
         let mut slot = vec![0; slots.geometry().slot_bytes()];
         for victim in &planned.victims {

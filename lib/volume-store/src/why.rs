@@ -4,8 +4,8 @@
 //! blocks, and the counts of those that were worth most when it was decided what goes ahead.
 
 use crate::{Store, StoreError};
-use forkyard_replicate::{Judgement, Knobs, Run, Verdict};
-use forkyard_volume::{BLOCK_BYTES, BlockNo, Content, Refusal, View};
+use forkyard_replicate::{BlockRun, Judgement, Knobs, TransferVerdict};
+use forkyard_volume::{BLOCK_BYTES, BlockNo, ChangeRefusal, Content, View};
 use serde::{Deserialize, Serialize};
 use std::{
     collections::VecDeque,
@@ -41,16 +41,16 @@ pub(crate) struct Transfer {
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Part {
-    run: Run,
+    run: BlockRun,
     /// Seconds since 1970.
     at: u64,
-    verdict: Verdict,
+    verdict: TransferVerdict,
 }
 
 /// Place of a block's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
-pub enum Holding {
+pub enum BlockLocation {
     /// Nowhere: never written.
     Unwritten,
     /// Nowhere: zeroed or discarded.
@@ -67,7 +67,7 @@ pub struct Why {
     /// Block.
     pub block: u64,
     /// Place of its content.
-    pub holding: Holding,
+    pub holding: BlockLocation,
     /// Version: the number of its last write here.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub version: Option<u64>,
@@ -156,7 +156,7 @@ impl Transfer {
     }
 
     /// Notes blocks of it.
-    pub fn note(&mut self, run: Run, verdict: Verdict) {
+    pub fn note(&mut self, run: BlockRun, verdict: TransferVerdict) {
         let at = now();
         if let Some(last) = self.parts.back_mut()
             && last.verdict == verdict
@@ -220,7 +220,12 @@ impl Transfers {
     }
 
     /// Notes blocks of a transfer that goes on for as long as another host lacks something.
-    pub fn note(&self, (host, snapshot): (Option<&str>, &str), run: Run, verdict: Verdict) {
+    pub fn note(
+        &self,
+        (host, snapshot): (Option<&str>, &str),
+        run: BlockRun,
+        verdict: TransferVerdict,
+    ) {
         let mut all = self.inner();
         let is_one = |it: &&mut Transfer| {
             let is_going_on = it.counts.is_empty();
@@ -243,14 +248,14 @@ impl Store {
         let map = state.volume.map(View::Current).ok_or(StoreError::Failed)?;
         if block.0 >= map.blocks().0 {
             let blocks = map.blocks();
-            return Err(Refusal::BeyondEnd { block, blocks }.into());
+            return Err(ChangeRefusal::BeyondEnd { block, blocks }.into());
         }
         let entry = map.get(block);
         let holding = match entry.map(|it| it.content) {
-            None => Holding::Unwritten,
-            Some(Content::Zero) => Holding::Zero,
-            Some(Content::Slot(_)) => Holding::Here,
-            Some(Content::Away) => Holding::Elsewhere,
+            None => BlockLocation::Unwritten,
+            Some(Content::Zero) => BlockLocation::Zero,
+            Some(Content::Slot(_)) => BlockLocation::Here,
+            Some(Content::Away) => BlockLocation::Elsewhere,
         };
         drop(state);
         let (reads, writes) = self.heat.of(block);

@@ -4,8 +4,8 @@
 //! fetched: because it is read, or by and by. Lines break, sites die, and blocks come late.
 
 use fastrand::Rng;
-use forkyard_replicate::{Purpose, Run};
-use forkyard_volume::{Epoch, Geometry, Policy, Takeover, View};
+use forkyard_replicate::{BlockRun, Purpose};
+use forkyard_volume::{CompactionPolicy, Geometry, Takeover, View, WriterEpoch};
 use forkyard_volume_store::{Ahead, Asking, AtRest, Library, Patience, Scratch, Store, StoreError};
 use std::{
     collections::VecDeque,
@@ -59,7 +59,7 @@ struct Line {
     /// Snapshot at the other site.
     origin: String,
     asking: Asking,
-    asked: VecDeque<Vec<Run>>,
+    asked: VecDeque<Vec<BlockRun>>,
 }
 
 struct World {
@@ -67,7 +67,7 @@ struct World {
     sites: [Option<Site>; 2],
     /// Site that has the writer.
     home: usize,
-    epoch: Epoch,
+    epoch: WriterEpoch,
     truth: Vec<u8>,
     /// Content at the last flush.
     flushed: Vec<u8>,
@@ -93,7 +93,7 @@ impl World {
             rng: Rng::with_seed(seed),
             sites,
             home: 0,
-            epoch: Epoch(0),
+            epoch: WriterEpoch(0),
             truth: vec![0; usize::try_from(SIZE).expect("small")],
             flushed: Vec::new(),
             moves: 0,
@@ -277,7 +277,7 @@ impl World {
                 self.flushed = self.truth.clone();
             }
             34 => {
-                self.here().tidy(Policy::USUAL).expect("tidies");
+                self.here().tidy(CompactionPolicy::USUAL).expect("tidies");
                 self.flushed = self.truth.clone();
             }
             35..37 => {

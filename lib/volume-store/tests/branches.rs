@@ -1,7 +1,7 @@
 //! Branches over snapshots, and over snapshots of branches, against plain buffers.
 
 use fastrand::Rng;
-use forkyard_volume::{Epoch, Geometry, Policy, SnapshotId, Takeover, View};
+use forkyard_volume::{CompactionPolicy, Geometry, SnapshotId, Takeover, View, WriterEpoch};
 use forkyard_volume_store::{
     Ahead, AtRest, BaseFacts, Library, Patience, Scratch, Store, StoreError,
 };
@@ -42,7 +42,7 @@ fn over(volume: &str, snapshot: &str) -> BaseFacts {
 struct Written {
     name: String,
     store: Arc<Store>,
-    epoch: Epoch,
+    epoch: WriterEpoch,
     model: Vec<u8>,
 }
 
@@ -104,7 +104,7 @@ fn branches_of_branches_hold_what_was_below_and_what_was_written_and_touch_nothi
                     all.push(Written::open(&library, &name, model));
                 }
                 1 => {
-                    let policy = Policy {
+                    let policy = CompactionPolicy {
                         dead_percent: 1,
                         most: usize::MAX,
                     };

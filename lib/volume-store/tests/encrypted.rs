@@ -1,6 +1,6 @@
 //! Volumes whose blocks are encrypted: where their keys are, and what is without them.
 
-use forkyard_volume::{Epoch, Geometry, Policy, Takeover, View};
+use forkyard_volume::{CompactionPolicy, Geometry, Takeover, View, WriterEpoch};
 use forkyard_volume_store::{
     Ahead, AtRest, BaseFacts, Blame, Library, Patience, Scratch, Store, StoreError,
 };
@@ -30,7 +30,7 @@ fn first(store: &Store) -> Result<Vec<u8>, StoreError> {
     Ok(out)
 }
 
-fn write(store: &Store) -> Epoch {
+fn write(store: &Store) -> WriterEpoch {
     let epoch = store.open_writer(Takeover::Refused).expect("opens");
     store.write(epoch, 0, &told()).expect("writes");
     store.flush().expect("flushes");
@@ -74,7 +74,7 @@ fn no_file_holds_what_was_written_wherever_it_is_copied_to() {
         let branch = here.branch("b", over).expect("made");
         let written = branch.open_writer(Takeover::Refused).expect("opens");
         branch.write(written, 9 * 4096, TOLD).expect("writes");
-        let all = Policy {
+        let all = CompactionPolicy {
             dead_percent: 0,
             most: 99,
         };
@@ -176,7 +176,7 @@ fn a_volume_without_its_key_is_left_as_it_is_and_opened_with_it_again() {
     last.remove("w").expect("removed");
     fs::rename(at.join("aside"), &own).expect("renamed");
     let store = last.open("v").expect("opens");
-    store.close_writer(Epoch(1)).expect("closes");
+    store.close_writer(WriterEpoch(1)).expect("closes");
     last.remove("v").expect("removed");
     assert!(!made.exists());
     assert!(own.exists());

@@ -2,7 +2,7 @@
 //! promoted.
 
 use fastrand::Rng;
-use forkyard_volume::{Epoch, Geometry, Refusal, Takeover, View};
+use forkyard_volume::{ChangeRefusal, Geometry, Takeover, View, WriterEpoch};
 use forkyard_volume_store::{
     AtRest, Held, Library, MirrorLine, MirrorPlan, Patience, Scratch, Store, StoreError, WhenAway,
 };
@@ -57,7 +57,7 @@ struct World {
     here: Library,
     there: Library,
     store: Arc<Store>,
-    epoch: Epoch,
+    epoch: WriterEpoch,
     line: Option<MirrorLine>,
     now: Vec<u8>,
     /// Content at the last flush that was answered.
@@ -216,7 +216,7 @@ fn what_was_answered_is_in_a_copy_that_is_promoted_whatever_broke_off() {
         );
         world.store.promoted_at("b").expect("fenced");
         let late = world.store.write(world.epoch, 0, b"late");
-        let fenced = matches!(late, Err(StoreError::Refused(Refusal::Fenced { .. })));
+        let fenced = matches!(late, Err(StoreError::Refused(ChangeRefusal::Fenced { .. })));
         assert!(fenced, "{late:?}");
         assert!(content(&copy) == ours);
         promoted += 1;
@@ -436,7 +436,7 @@ fn numbers_that_another_host_tells_break_nothing() {
         .expect("a line");
     let ended = to.next(SOON);
     assert!(
-        matches!(ended, Err(StoreError::Refused(Refusal::Exhausted(_)))),
+        matches!(ended, Err(StoreError::Refused(ChangeRefusal::Exhausted(_)))),
         "{ended:?}"
     );
 }

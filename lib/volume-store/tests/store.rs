@@ -1,7 +1,9 @@
 //! Volumes in real files, against a plain buffer.
 
 use fastrand::Rng;
-use forkyard_volume::{Damage, Epoch, Geometry, Opening, Policy, Refusal, Takeover, View};
+use forkyard_volume::{
+    ChangeRefusal, CompactionPolicy, Damage, Geometry, Opening, Takeover, View, WriterEpoch,
+};
 use forkyard_volume_store::{AtRest, Found, Library, Patience, Scratch, Store, StoreError};
 use std::{fs, os::unix::fs::FileExt, path::Path, sync::Arc};
 
@@ -69,7 +71,7 @@ fn bytes_written_anywhere_are_read_again_after_compaction_and_reopening() {
                     }
                 }
                 86..94 => {
-                    let policy = Policy {
+                    let policy = CompactionPolicy {
                         dead_percent: 10,
                         most: 3,
                     };
@@ -131,7 +133,7 @@ fn compaction_gives_room_back_while_others_read_and_write() {
             })
         });
         while !writers.iter().all(|it| it.is_finished()) {
-            let policy = Policy {
+            let policy = CompactionPolicy {
                 dead_percent: 10,
                 most: 100,
             };
@@ -139,7 +141,7 @@ fn compaction_gives_room_back_while_others_read_and_write() {
         }
     });
     let before = store.facts().last_version;
-    let policy = Policy {
+    let policy = CompactionPolicy {
         dead_percent: 1,
         most: 1000,
     };
@@ -175,23 +177,26 @@ fn volumes_are_listed_described_and_removed() {
         Err(StoreError::Exists(_))
     ));
     let epoch = store.open_writer(Takeover::Refused).expect("opens");
-    assert_eq!(epoch, Epoch(1));
+    assert_eq!(epoch, WriterEpoch(1));
     store.write(epoch, 4096, &[1; 8192]).expect("writes");
     store.snapshot("s").expect("a snapshot");
     let facts = library.inspect("one").expect("there");
     assert_eq!((facts.size, facts.written), (SIZE, 8192));
-    assert_eq!((facts.epoch, facts.opening), (Epoch(1), Opening::Open));
+    assert_eq!(
+        (facts.epoch, facts.opening),
+        (WriterEpoch(1), Opening::Open)
+    );
     assert_eq!(facts.snapshots[0].name, "s");
     let refused = library.remove("one");
     assert!(matches!(
         refused,
-        Err(StoreError::Refused(Refusal::Open(Epoch(1))))
+        Err(StoreError::Refused(ChangeRefusal::Open(WriterEpoch(1))))
     ));
     store.close_writer(epoch).expect("closes");
     let late = store.write(epoch, 0, &[1; 4096]);
     assert!(matches!(
         late,
-        Err(StoreError::Refused(Refusal::Fenced { .. }))
+        Err(StoreError::Refused(ChangeRefusal::Fenced { .. }))
     ));
     let second = self::library(folder.path()).open("one");
     assert!(
@@ -210,13 +215,15 @@ fn two_writers_are_refused_and_one_that_is_replaced_is_fenced() {
     let store = library.create("v", SIZE, &AtRest::Plain).expect("made");
     let first = store.open_writer(Takeover::Refused).expect("opens");
     let refused = store.open_writer(Takeover::Refused);
-    assert!(matches!(refused, Err(StoreError::Refused(Refusal::Open(epoch))) if epoch == first));
+    assert!(
+        matches!(refused, Err(StoreError::Refused(ChangeRefusal::Open(epoch))) if epoch == first)
+    );
     let second = store.open_writer(Takeover::Allowed).expect("takes over");
     assert!(second > first);
     for late in [store.write(first, 0, &[1; 10]), store.close_writer(first)] {
         assert!(matches!(
             late,
-            Err(StoreError::Refused(Refusal::Fenced { .. }))
+            Err(StoreError::Refused(ChangeRefusal::Fenced { .. }))
         ));
     }
     store.write(second, 0, &[1; 10]).expect("writes");

@@ -1,7 +1,7 @@
 //! Snapshots that go from one folder of volumes to another, against plain buffers.
 
 use fastrand::Rng;
-use forkyard_volume::{Epoch, Geometry, Takeover, View};
+use forkyard_volume::{Geometry, Takeover, View, WriterEpoch};
 use forkyard_volume_store::{Ahead, AtRest, Library, Patience, Scratch, Store, StoreError, relay};
 use std::{io::Cursor, path::Path, sync::Arc};
 
@@ -45,14 +45,14 @@ fn sent(store: &Store, snapshot: &str, since: Option<&str>) -> Vec<u8> {
 
 fn received(
     library: &Library,
-    epoch: Option<Epoch>,
+    epoch: Option<WriterEpoch>,
     stream: &[u8],
 ) -> Result<Arc<Store>, StoreError> {
     library.receive("v", epoch, &mut Cursor::new(stream))?;
     library.open("v")
 }
 
-fn scribble(rng: &mut Rng, store: &Store, epoch: Epoch) {
+fn scribble(rng: &mut Rng, store: &Store, epoch: WriterEpoch) {
     for _ in 0..rng.usize(1..8) {
         let length = rng.usize(1..60_000);
         let size = store.size(View::Current).expect("there");

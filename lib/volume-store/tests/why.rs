@@ -1,9 +1,9 @@
 //! Reasons for which blocks are sent or left, as they are told afterwards.
 
-use forkyard_replicate::{Knobs, Purpose, Run};
+use forkyard_replicate::{BlockRun, Knobs, Purpose};
 use forkyard_volume::{BlockNo, Geometry, Takeover, View};
 use forkyard_volume_store::{
-    Ahead, AtRest, Holding, Library, Patience, Scratch, Store, StoreError, Why,
+    Ahead, AtRest, BlockLocation, Library, Patience, Scratch, Store, StoreError, Why,
 };
 use std::{io::Cursor, path::Path};
 
@@ -85,7 +85,7 @@ fn each_block_is_told_with_the_counts_and_the_law_by_which_it_went_or_stayed() {
     assert_eq!((now.law.k, now.law.s), (1.0, 0.1));
     assert!(now.law.reads > 90, "{now:?}");
     let unwritten = why(&store, 35);
-    assert_eq!(unwritten.holding, Holding::Unwritten);
+    assert_eq!(unwritten.holding, BlockLocation::Unwritten);
     assert!(unwritten.transfers.is_empty());
     let beyond = store.why(BlockNo(40));
     assert!(matches!(beyond, Err(StoreError::Refused(_))), "{beyond:?}");
@@ -95,10 +95,10 @@ fn each_block_is_told_with_the_counts_and_the_law_by_which_it_went_or_stayed() {
         .receive("v", None, &mut Cursor::new(stream))
         .expect("received");
     let arrived = there.open("v").expect("opens");
-    assert_eq!(why(&arrived, 4).holding, Holding::Elsewhere);
+    assert_eq!(why(&arrived, 4).holding, BlockLocation::Elsewhere);
     let asking = arrived.ask("one", Purpose::Demand).expect("lacking");
     let mut answer = Vec::new();
-    let asked = [Run {
+    let asked = [BlockRun {
         first: BlockNo(4),
         count: 2,
     }];
@@ -108,7 +108,7 @@ fn each_block_is_told_with_the_counts_and_the_law_by_which_it_went_or_stayed() {
         .expect("sent");
     asking.take(&asked, &mut Cursor::new(answer)).expect("came");
     let came = why(&arrived, 4);
-    assert_eq!(came.holding, Holding::Here);
+    assert_eq!(came.holding, BlockLocation::Here);
     assert_eq!(came.transfers[0].host.as_deref(), Some("a"));
     assert!(came.transfers[0].why.contains("a read here waited"));
     let asked = why(&store, 4).transfers;
@@ -137,7 +137,7 @@ fn memory_for_reasons_is_bounded_and_what_is_not_kept_is_said() {
         .create("v", 20_000 * BLOCK, &AtRest::Plain)
         .expect("made");
     store.snapshot("one").expect("kept");
-    let run = |first| Run {
+    let run = |first| BlockRun {
         first: BlockNo(first),
         count: 1,
     };

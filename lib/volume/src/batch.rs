@@ -1,9 +1,9 @@
 //! Changes on their way into the log.
 
 use crate::{
-    Refusal,
+    ChangeRefusal,
     record::{BlockData, MOST_RANGES, Record, Stamp},
-    units::{BlockNo, Blocks, Epoch, Lsn, SnapshotId, Version},
+    units::{BlockNo, Blocks, Lsn, SnapshotId, Version, WriterEpoch},
     volume::{Opening, Position, Takeover, Volume},
 };
 
@@ -13,7 +13,7 @@ pub enum Change<'a> {
     /// Writes a block.
     Write {
         /// Epoch of the writer.
-        epoch: Epoch,
+        epoch: WriterEpoch,
         /// Block.
         block: BlockNo,
         /// Content.
@@ -22,14 +22,14 @@ pub enum Change<'a> {
     /// Has blocks read as zero.
     Zero {
         /// Epoch of the writer.
-        epoch: Epoch,
+        epoch: WriterEpoch,
         /// Blocks.
         ranges: &'a [Range],
     },
     /// Notes that the content of blocks is at another site.
     Away {
         /// Epoch of the writer.
-        epoch: Epoch,
+        epoch: WriterEpoch,
         /// Version that they had here before; a new one if there is none.
         version: Option<Version>,
         /// Blocks.
@@ -47,14 +47,14 @@ pub enum Change<'a> {
     /// Begins a writer.
     Open {
         /// Epoch of the writer, greater than all before it.
-        epoch: Epoch,
+        epoch: WriterEpoch,
         /// Permission to fence the one there is.
         takeover: Takeover,
     },
     /// Ends the writer.
     Close {
         /// Epoch of the writer.
-        epoch: Epoch,
+        epoch: WriterEpoch,
     },
     /// Keeps everything as it is.
     Snapshot {
@@ -139,8 +139,8 @@ impl<'a> Batch<'a> {
         }
     }
 
-    /// Adds a change. Refused with [`Refusal::SegmentFull`] if there is no room.
-    pub fn push(&mut self, change: Change<'_>) -> Result<(), Refusal> {
+    /// Adds a change. Refused with [`ChangeRefusal::SegmentFull`] if there is no room.
+    pub fn push(&mut self, change: Change<'_>) -> Result<(), ChangeRefusal> {
         let disk = &self.volume.disk;
         let (epoch, record, data) = match change {
             Change::Write { epoch, block, data } => {
@@ -150,7 +150,7 @@ impl<'a> Batch<'a> {
             }
             Change::Zero { epoch, ranges } => {
                 if ranges.len() > MOST_RANGES {
-                    return Err(Refusal::TooManyRanges(ranges.len()));
+                    return Err(ChangeRefusal::TooManyRanges(ranges.len()));
                 }
                 for range in ranges {
                     disk.admit(epoch, BlockNo(range.first.0.saturating_add(range.count)))?;
@@ -165,7 +165,7 @@ impl<'a> Batch<'a> {
                 ranges,
             } => {
                 if ranges.len() > MOST_RANGES {
-                    return Err(Refusal::TooManyRanges(ranges.len()));
+                    return Err(ChangeRefusal::TooManyRanges(ranges.len()));
                 }
                 for range in ranges {
                     disk.admit(epoch, BlockNo(range.first.0.saturating_add(range.count)))?;
@@ -191,21 +191,21 @@ impl<'a> Batch<'a> {
         self.append(epoch, record, data)
     }
 
-    fn push_alone(&mut self, change: Change<'_>) -> Result<(), Refusal> {
+    fn push_alone(&mut self, change: Change<'_>) -> Result<(), ChangeRefusal> {
         if !self.records.is_empty() {
-            return Err(Refusal::SegmentFull);
+            return Err(ChangeRefusal::SegmentFull);
         }
         let disk = &self.volume.disk;
         let current = disk.epoch;
         let (epoch, record) = match change {
             Change::Open { epoch, takeover } => {
                 match (disk.opening, takeover) {
-                    (Opening::Open, Takeover::Refused) => return Err(Refusal::Open(current)),
+                    (Opening::Open, Takeover::Refused) => return Err(ChangeRefusal::Open(current)),
                     (Opening::Closed, _) | (Opening::Open, Takeover::Allowed) => {}
                 }
                 let given = epoch;
                 if given <= current {
-                    return Err(Refusal::StaleEpoch { given, current });
+                    return Err(ChangeRefusal::StaleEpoch { given, current });
                 }
                 (epoch, Record::Opened)
             }
@@ -216,23 +216,23 @@ impl<'a> Batch<'a> {
             Change::Snapshot { name } => {
                 check_name(name)?;
                 if disk.snapshots.values().any(|it| it.name == name) {
-                    return Err(Refusal::NameTaken(name.to_owned()));
+                    return Err(ChangeRefusal::NameTaken(name.to_owned()));
                 }
                 let number = disk.last_snapshot.checked_add(1);
-                let id = SnapshotId(number.ok_or(Refusal::Exhausted("snapshot numbers"))?);
+                let id = SnapshotId(number.ok_or(ChangeRefusal::Exhausted("snapshot numbers"))?);
                 let name = name.to_owned();
                 (current, Record::Snapshot { id, name })
             }
             Change::Drop { id } => {
                 if !disk.snapshots.contains_key(&id) {
-                    return Err(Refusal::NoSnapshot(id));
+                    return Err(ChangeRefusal::NoSnapshot(id));
                 }
                 (current, Record::Dropped { id })
             }
             Change::Resize { blocks } => {
                 let shrinks = blocks < disk.current.blocks();
                 if shrinks && disk.opening == Opening::Open {
-                    return Err(Refusal::Open(current));
+                    return Err(ChangeRefusal::Open(current));
                 }
                 (current, Record::Resized { blocks })
             }
@@ -249,18 +249,18 @@ impl<'a> Batch<'a> {
     }
 
     /// Next version. Counted by [`Self::append`].
-    fn version(&self) -> Result<Version, Refusal> {
-        Version::new(self.last_version + 1).ok_or(Refusal::Exhausted("versions"))
+    fn version(&self) -> Result<Version, ChangeRefusal> {
+        Version::new(self.last_version + 1).ok_or(ChangeRefusal::Exhausted("versions"))
     }
 
     fn append(
         &mut self,
-        epoch: Epoch,
+        epoch: WriterEpoch,
         record: Record,
         data: Option<&BlockData>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ChangeRefusal> {
         let Some(position) = self.volume.log.position.filter(|_| self.room() > 0) else {
-            return Err(Refusal::SegmentFull);
+            return Err(ChangeRefusal::SegmentFull);
         };
         if let Record::Write { version, .. }
         | Record::Zero { version, .. }
@@ -292,10 +292,10 @@ impl<'a> Batch<'a> {
     }
 }
 
-fn check_name(name: &str) -> Result<(), Refusal> {
+fn check_name(name: &str) -> Result<(), ChangeRefusal> {
     let fine = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '_' | '-');
     match (1..=64).contains(&name.len()) && name.chars().all(fine) {
         true => Ok(()),
-        false => Err(Refusal::Name(name.to_owned())),
+        false => Err(ChangeRefusal::Name(name.to_owned())),
     }
 }

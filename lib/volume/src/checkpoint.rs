@@ -7,8 +7,10 @@ use crate::{
     codec::{Fields, checksum, count, put_text},
     map::{CHUNK_BYTES, Chunk, Map},
     slot::Slots,
-    units::{Blocks, Epoch, Geometry, Lsn, Place, Sequence, SlotIndex, SnapshotId, VolumeId},
-    volume::{Disk, Log, Opening, Position, Snapshot, Volume},
+    units::{
+        Blocks, Geometry, Lsn, SegmentPlace, Sequence, SlotIndex, SnapshotId, VolumeId, WriterEpoch,
+    },
+    volume::{BlockSnapshot, Disk, Log, Opening, Position, Volume},
 };
 use std::{
     collections::{BTreeMap, HashMap},
@@ -47,7 +49,7 @@ impl Volume {
     /// Encodes a checkpoint that does without some segments, in which nothing may be needed.
     ///
     /// Every record so far must be durable before it takes the former one's place.
-    pub fn checkpoint(&self, without: &[Place]) -> Vec<u8> {
+    pub fn checkpoint(&self, without: &[SegmentPlace]) -> Vec<u8> {
         let mut out = MAGIC.to_vec();
         out.extend_from_slice(&self.id().0);
         let (disk, log) = (&self.disk, &self.log);
@@ -112,21 +114,21 @@ fn read(fields: &mut Fields<'_>) -> Option<Volume> {
         0 => Opening::Closed,
         _ => Opening::Open,
     };
-    let epoch = Epoch(fields.u32()?);
+    let epoch = WriterEpoch(fields.u32()?);
     let last_snapshot = fields.u32()?;
     let last_version = fields.u64()?;
     let next = Lsn(fields.u64()?);
     let position = match fields.u8()? {
         0 => None,
         _ => Some(Position {
-            place: Place(fields.u32()?),
+            place: SegmentPlace(fields.u32()?),
             sequence: Sequence(fields.u64()?),
             next: SlotIndex(fields.u32()?),
         }),
     };
     let mut segments = BTreeMap::new();
     for _ in 0..fields.count(12)? {
-        segments.insert(Place(fields.u32()?), Sequence(fields.u64()?));
+        segments.insert(SegmentPlace(fields.u32()?), Sequence(fields.u64()?));
     }
     let mut chunks = Vec::new();
     for _ in 0..fields.count(CHUNK_BYTES)? {
@@ -138,7 +140,7 @@ fn read(fields: &mut Fields<'_>) -> Option<Volume> {
         let id = SnapshotId(fields.u32()?);
         let name = fields.text()?.to_owned();
         let map = map(fields, &chunks)?;
-        snapshots.insert(id, Snapshot { name, map });
+        snapshots.insert(id, BlockSnapshot { name, map });
     }
     let disk = Disk {
         current,

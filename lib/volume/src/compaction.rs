@@ -6,7 +6,7 @@
 
 use crate::{
     map::{Map, slots},
-    units::{Place, Sequence, Slot, SlotIndex},
+    units::{LogSlot, SegmentPlace, Sequence, SlotIndex},
     volume::Volume,
 };
 use std::{
@@ -16,14 +16,14 @@ use std::{
 
 /// Limits on what is moved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Policy {
+pub struct CompactionPolicy {
     /// Least share of the whole log that must be dead, in percent, for live slots to be moved.
     pub dead_percent: u32,
     /// Most segments that are emptied at once. Those without live slots do not count.
     pub most: usize,
 }
 
-impl Policy {
+impl CompactionPolicy {
     /// Nothing is moved: segments without live slots alone.
     pub const UNUSED: Self = Self {
         dead_percent: 0,
@@ -38,7 +38,7 @@ impl Policy {
 
 /// Segments to empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Plan {
+pub struct CompactionPlan {
     /// Segments.
     pub victims: Vec<Victim>,
 }
@@ -47,7 +47,7 @@ pub struct Plan {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Victim {
     /// Place among slots.
-    pub place: Place,
+    pub place: SegmentPlace,
     /// Segment.
     pub sequence: Sequence,
     /// Slots that are needed.
@@ -55,7 +55,7 @@ pub struct Victim {
 }
 
 /// Plans a compaction. The segment being written is left alone.
-pub fn plan(volume: &Volume, policy: Policy) -> Plan {
+pub fn plan(volume: &Volume, policy: CompactionPolicy) -> CompactionPlan {
     let live = live_slots(volume);
     let slots = u64::from(volume.geometry().slots());
     let current = volume.log.position.map(|it| it.place);
@@ -80,14 +80,14 @@ pub fn plan(volume: &Volume, policy: Policy) -> Plan {
         .count();
     let moved = if worth { partly.min(policy.most) } else { 0 };
     victims.truncate(empty + moved);
-    Plan { victims }
+    CompactionPlan { victims }
 }
 
-fn live_slots(volume: &Volume) -> BTreeMap<Place, Vec<SlotIndex>> {
+fn live_slots(volume: &Volume) -> BTreeMap<SegmentPlace, Vec<SlotIndex>> {
     let snapshots = volume.disk.snapshots.values().map(|it| &it.map);
     let maps = std::iter::once(&volume.disk.current).chain(snapshots);
     let mut seen = HashSet::new();
-    let mut found: Vec<Slot> = Vec::new();
+    let mut found: Vec<LogSlot> = Vec::new();
     for chunk in maps.flat_map(Map::chunks).flatten() {
         if seen.insert(Arc::as_ptr(chunk)) {
             found.extend(slots(chunk));

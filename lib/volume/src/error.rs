@@ -1,29 +1,29 @@
 //! Reasons why a change is refused, or a log not believed.
 
-use crate::units::{BlockNo, Blocks, Epoch, Lsn, Place, Sequence, SnapshotId};
+use crate::units::{BlockNo, Blocks, Lsn, SegmentPlace, Sequence, SnapshotId, WriterEpoch};
 
 /// Change that cannot be made. Nothing has changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum Refusal {
+pub enum ChangeRefusal {
     /// The writer has been replaced, or has closed the volume.
     #[error("writer of {given} is fenced: the volume is at {current} (open it again)")]
     Fenced {
         /// Epoch of the writer.
-        given: Epoch,
+        given: WriterEpoch,
         /// Epoch of the volume.
-        current: Epoch,
+        current: WriterEpoch,
     },
     /// The volume has a writer.
     #[error("volume is open for writing in {0} (close it there, or take it over)")]
-    Open(Epoch),
+    Open(WriterEpoch),
     /// An epoch that is not greater than all before it.
     #[error("{given} is not after {current} (ask for a new one)")]
     StaleEpoch {
         /// Epoch given.
-        given: Epoch,
+        given: WriterEpoch,
         /// Epoch of the volume.
-        current: Epoch,
+        current: WriterEpoch,
     },
     /// Block beyond the end.
     #[error("{block} is beyond the end of the volume, which has {} blocks", blocks.0)]
@@ -97,7 +97,7 @@ pub enum Damage {
         /// Block.
         block: BlockNo,
         /// Segment's place.
-        place: Place,
+        place: SegmentPlace,
         /// Slot in the segment.
         index: crate::units::SlotIndex,
     },

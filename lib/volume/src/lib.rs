@@ -37,16 +37,16 @@ mod units;
 mod volume;
 
 pub use batch::{Batch, Change, Range, Staged};
-pub use compaction::{Plan, Policy, Victim, plan};
-pub use error::{Damage, Refusal};
-pub use map::{Content, Entry, Map};
+pub use compaction::{CompactionPlan, CompactionPolicy, Victim, plan};
+pub use error::{ChangeRefusal, Damage};
+pub use map::{Content, Map, MapEntry};
 pub use record::BlockData;
-pub use recovery::{Recovered, Recovery, Tail, Wanted};
+pub use recovery::{Recovered, Recovery, SegmentNeed, Tail};
 pub use seal::{Cipher, KEY_BYTES};
 pub use segment::{SEGMENT_HEADER, SegmentHeader};
 pub use slot::Slots;
 pub use units::{
-    BLOCK_BYTES, BlockNo, Blocks, Epoch, Geometry, Lsn, Place, Sequence, Slot, SlotIndex,
-    SnapshotId, Version, VolumeId,
+    BLOCK_BYTES, BlockNo, Blocks, Geometry, LogSlot, Lsn, SegmentPlace, Sequence, SlotIndex,
+    SnapshotId, Version, VolumeId, WriterEpoch,
 };
-pub use volume::{Opening, Position, Snapshot, Takeover, View, Volume};
+pub use volume::{BlockSnapshot, Opening, Position, Takeover, View, Volume};

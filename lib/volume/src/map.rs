@@ -3,7 +3,7 @@
 //! Chunks of 512 blocks are shared by copies until one of them changes: a snapshot costs a
 //! pointer a chunk. Chunks nothing was written to take no room.
 
-use crate::units::{BlockNo, Blocks, Slot, Version};
+use crate::units::{BlockNo, Blocks, LogSlot, Version};
 use std::sync::Arc;
 
 /// Blocks of a chunk.
@@ -21,7 +21,7 @@ pub(crate) type Chunk = [u8; CHUNK_BYTES];
 
 /// Knowledge of a block that was written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry {
+pub struct MapEntry {
     /// Version of the content.
     pub version: Version,
     /// Place of the content.
@@ -34,7 +34,7 @@ pub enum Content {
     /// No place: the block is zero.
     Zero,
     /// A slot.
-    Slot(Slot),
+    Slot(LogSlot),
     /// Another site: it has not been fetched.
     Away,
 }
@@ -56,7 +56,7 @@ fn chunks_of(blocks: Blocks) -> usize {
     usize::try_from(blocks.0.div_ceil(CHUNK as u64)).unwrap_or(usize::MAX)
 }
 
-fn read(chunk: &Chunk, index: usize) -> Option<Entry> {
+fn read(chunk: &Chunk, index: usize) -> Option<MapEntry> {
     let bytes = &chunk[index * ENTRY..][..ENTRY];
     let mut version = [0; 8];
     version[..5].copy_from_slice(&bytes[..5]);
@@ -65,13 +65,13 @@ fn read(chunk: &Chunk, index: usize) -> Option<Entry> {
     let content = match u32::from_le_bytes(slot) {
         ZERO => Content::Zero,
         AWAY => Content::Away,
-        slot => Content::Slot(Slot(slot)),
+        slot => Content::Slot(LogSlot(slot)),
     };
     let version = Version::new(u64::from_le_bytes(version))?;
-    Some(Entry { version, content })
+    Some(MapEntry { version, content })
 }
 
-fn write(chunk: &mut Chunk, index: usize, entry: Entry) {
+fn write(chunk: &mut Chunk, index: usize, entry: MapEntry) {
     let bytes = &mut chunk[index * ENTRY..][..ENTRY];
     bytes[..5].copy_from_slice(&entry.version.number().to_le_bytes()[..5]);
     let slot = match entry.content {
@@ -104,13 +104,13 @@ impl Map {
     }
 
     /// Looks a block up; `None` if it was never written, and is zero.
-    pub fn get(&self, block: BlockNo) -> Option<Entry> {
+    pub fn get(&self, block: BlockNo) -> Option<MapEntry> {
         let (chunk, index) = split(block.0);
         read(self.chunks.get(chunk)?.as_deref()?, index)
     }
 
     /// Notes a write. Blocks beyond the end are left out.
-    pub(crate) fn set(&mut self, block: BlockNo, entry: Entry) {
+    pub(crate) fn set(&mut self, block: BlockNo, entry: MapEntry) {
         let (chunk, index) = split(block.0);
         if let Some(place) = self.chunks.get_mut(chunk) {
             let chunk = place.get_or_insert_with(|| Arc::new([0; CHUNK_BYTES]));
@@ -130,7 +130,7 @@ impl Map {
                 for index in (index..CHUNK).zip(0..here).map(|(index, _)| index) {
                     if read(chunk, index).is_some() {
                         let content = Content::Zero;
-                        write(chunk, index, Entry { version, content });
+                        write(chunk, index, MapEntry { version, content });
                     }
                 }
             }
@@ -143,13 +143,13 @@ impl Map {
         let end = first.0.saturating_add(count).min(self.blocks.0);
         let content = Content::Away;
         for block in first.0..end {
-            self.set(BlockNo(block), Entry { version, content });
+            self.set(BlockNo(block), MapEntry { version, content });
         }
     }
 
     /// Blocks whose content is at another site, in order, with their versions.
     pub fn absent(&self) -> impl Iterator<Item = (BlockNo, Version)> + '_ {
-        let away = |(block, entry): (BlockNo, Entry)| {
+        let away = |(block, entry): (BlockNo, MapEntry)| {
             (entry.content == Content::Away).then_some((block, entry.version))
         };
         self.entries().filter_map(away)
@@ -173,7 +173,7 @@ impl Map {
     pub(crate) fn moved<'a>(
         maps: impl Iterator<Item = &'a mut Self>,
         block: BlockNo,
-        entry: Entry,
+        entry: MapEntry,
     ) {
         let (at, index) = split(block.0);
         let mut done: Vec<(Arc<Chunk>, Arc<Chunk>)> = Vec::new();
@@ -195,7 +195,7 @@ impl Map {
     }
 
     /// Written blocks, in order.
-    pub fn entries(&self) -> impl Iterator<Item = (BlockNo, Entry)> + '_ {
+    pub fn entries(&self) -> impl Iterator<Item = (BlockNo, MapEntry)> + '_ {
         let chunks = self.chunks.iter().zip(0u64..);
         chunks
             .filter_map(|(chunk, number)| Some((chunk.as_deref()?, number)))
@@ -251,7 +251,7 @@ impl Map {
                 (0..CHUNK).filter_map(move |index| {
                     let entry = |chunk: Option<&Arc<Chunk>>| read(chunk?, index);
                     let (ours, theirs) = (entry(ours), entry(theirs));
-                    let version = |entry: Option<Entry>| entry.map(|it| it.version);
+                    let version = |entry: Option<MapEntry>| entry.map(|it| it.version);
                     let content = ours.map_or(Content::Zero, |it| it.content);
                     let differs = version(ours) != version(theirs);
                     // Of nothing, too, zeroes are no difference.
@@ -286,7 +286,7 @@ impl Map {
 }
 
 /// Slots that the entries of a chunk refer to.
-pub(crate) fn slots(chunk: &Chunk) -> impl Iterator<Item = Slot> + '_ {
+pub(crate) fn slots(chunk: &Chunk) -> impl Iterator<Item = LogSlot> + '_ {
     (0..CHUNK).filter_map(|index| match read(chunk, index)?.content {
         Content::Zero | Content::Away => None,
         Content::Slot(slot) => Some(slot),

@@ -9,11 +9,11 @@
 //! 16 bytes of tag stand before the checksum. Other records are not sealed.
 
 use crate::{
-    Refusal,
+    ChangeRefusal,
     codec::{Fields, checksum, count, put_text},
     segment::seed,
     slot::Slots,
-    units::{BLOCK_BYTES, BlockNo, Blocks, Epoch, Lsn, Sequence, SnapshotId, Version},
+    units::{BLOCK_BYTES, BlockNo, Blocks, Lsn, Sequence, SnapshotId, Version, WriterEpoch},
 };
 
 /// Content of a block.
@@ -63,7 +63,7 @@ pub(crate) enum Record {
 /// Content of a slot beside its record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stamp {
-    pub epoch: Epoch,
+    pub epoch: WriterEpoch,
     pub lsn: Lsn,
     /// Records before this one were durable when it was written.
     pub flushed: Lsn,
@@ -105,7 +105,7 @@ impl Record {
         (slots, sequence): (&Slots, Sequence),
         data: Option<&BlockData>,
         out: &mut Vec<u8>,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ChangeRefusal> {
         let start = out.len();
         let (block, version) = self.numbers();
         out.extend_from_slice(&MAGIC.to_le_bytes());
@@ -163,7 +163,7 @@ impl Record {
         }
         let kind = fields.u8()?;
         fields.u8()?;
-        let epoch = Epoch(fields.u32()?);
+        let epoch = WriterEpoch(fields.u32()?);
         let (number, version) = (fields.u64()?, Version::new(fields.u64()?));
         let stamp = Stamp {
             epoch,

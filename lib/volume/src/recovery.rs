@@ -36,7 +36,7 @@ struct Cut {
 
 /// Need of recovery for a segment's file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum SegmentNeed {
     /// Nothing: the checkpoint knows its blocks. It must be kept.
     Kept,
     /// Nothing: no block is in it. It may be removed once recovery has ended.
@@ -82,17 +82,17 @@ impl Recovery {
     }
 
     /// Says what is wanted of a segment. Asked for each in turn, oldest first.
-    pub fn wants(&self, sequence: Sequence) -> Wanted {
+    pub fn wants(&self, sequence: Sequence) -> SegmentNeed {
         let position = self.volume.log.position;
         match position {
-            Some(at) if sequence == at.sequence => Wanted::From(at.next),
+            Some(at) if sequence == at.sequence => SegmentNeed::From(at.next),
             Some(at) if sequence < at.sequence => {
                 match self.volume.segments().any(|it| it.1 == sequence) {
-                    true => Wanted::Kept,
-                    false => Wanted::Stray,
+                    true => SegmentNeed::Kept,
+                    false => SegmentNeed::Stray,
                 }
             }
-            Some(_) | None => Wanted::From(SlotIndex(0)),
+            Some(_) | None => SegmentNeed::From(SlotIndex(0)),
         }
     }
 

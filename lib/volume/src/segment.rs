@@ -2,7 +2,7 @@
 
 use crate::{
     codec::{Fields, checksum},
-    units::{Lsn, Place, Sequence, VolumeId},
+    units::{Lsn, SegmentPlace, Sequence, VolumeId},
 };
 use xxhash_rust::xxh3::xxh3_64_with_seed;
 
@@ -16,7 +16,7 @@ pub struct SegmentHeader {
     /// Volume.
     pub volume: VolumeId,
     /// Place among slots.
-    pub place: Place,
+    pub place: SegmentPlace,
     /// Age.
     pub sequence: Sequence,
     /// First record.
@@ -55,7 +55,7 @@ impl SegmentHeader {
         let volume = VolumeId(fields.array()?);
         let sequence = Sequence(fields.u64()?);
         let first = Lsn(fields.u64()?);
-        let place = Place(fields.u32()?);
+        let place = SegmentPlace(fields.u32()?);
         Some(Self {
             volume,
             place,

@@ -1,12 +1,12 @@
 //! Slots of one volume: their length, and the content of blocks in them.
 
 use crate::{
-    Damage, Refusal,
+    ChangeRefusal, Damage,
     codec::{Fields, checksum},
     record::{BlockData, END, HEADER, Record, SUM},
     seal::{Cipher, Sealed, TAG_BYTES},
     segment::seed,
-    units::{BLOCK_BYTES, BlockNo, Geometry, Place, Sequence, SlotIndex, Version, VolumeId},
+    units::{BLOCK_BYTES, BlockNo, Geometry, SegmentPlace, Sequence, SlotIndex, Version, VolumeId},
 };
 use std::sync::Arc;
 
@@ -47,17 +47,17 @@ impl Slots {
         &self,
         record: &Record,
         payload: &mut [u8],
-    ) -> Result<Option<[u8; TAG_BYTES]>, Refusal> {
+    ) -> Result<Option<[u8; TAG_BYTES]>, ChangeRefusal> {
         let (Record::Write { block, version } | Record::Moved { block, version }) = record else {
             return Ok(None);
         };
         if !self.geometry.is_sealed() {
             return Ok(None);
         }
-        let cipher = self.cipher.as_ref().ok_or(Refusal::Locked)?;
-        let data = payload.first_chunk_mut().ok_or(Refusal::Locked)?;
+        let cipher = self.cipher.as_ref().ok_or(ChangeRefusal::Locked)?;
+        let data = payload.first_chunk_mut().ok_or(ChangeRefusal::Locked)?;
         let tag = cipher.seal(self.at(*block, *version), data);
-        tag.ok_or(Refusal::Locked).map(Some)
+        tag.ok_or(ChangeRefusal::Locked).map(Some)
     }
 
     fn at(&self, block: BlockNo, version: Version) -> Sealed {
@@ -76,7 +76,7 @@ impl Slots {
         &self,
         bytes: &'a mut [u8],
         sequence: Sequence,
-        at: (Place, SlotIndex),
+        at: (SegmentPlace, SlotIndex),
         expected: (BlockNo, Version),
     ) -> Result<&'a BlockData, Damage> {
         let found = self.content(bytes, sequence, expected);
@@ -119,7 +119,7 @@ impl Slots {
         &self,
         bytes: &'a mut [u8],
         sequence: Sequence,
-        at: (Place, SlotIndex),
+        at: (SegmentPlace, SlotIndex),
     ) -> Result<(BlockNo, Version, &'a BlockData), Damage> {
         let mut fields = Fields(bytes.get(8..24).unwrap_or_default());
         let block = BlockNo(fields.u64().unwrap_or(0));

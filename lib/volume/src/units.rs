@@ -27,7 +27,7 @@ pub struct Version(u64);
 /// Generation of the writer. Each opening for writing has one of its own; those of lower ones
 /// are fenced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Epoch(pub u32);
+pub struct WriterEpoch(pub u32);
 
 /// Position of a record in the log of one store. Consecutive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -39,7 +39,7 @@ pub struct Sequence(pub u64);
 
 /// Segment's place in the numbering of slots. Used again after the segment is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Place(pub u32);
+pub struct SegmentPlace(pub u32);
 
 /// Index of a slot in its segment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -47,7 +47,7 @@ pub struct SlotIndex(pub u32);
 
 /// Slot of the log: place and index in one number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Slot(pub(crate) u32);
+pub struct LogSlot(pub(crate) u32);
 
 /// Identity of a snapshot in its volume. Never used twice.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -90,7 +90,7 @@ impl Lsn {
     }
 }
 
-impl Epoch {
+impl WriterEpoch {
     /// Epoch after this one, unless this is the last.
     pub fn next(self) -> Option<Self> {
         self.0.checked_add(1).map(Self)
@@ -154,14 +154,14 @@ impl Geometry {
         u32::MAX >> self.bits()
     }
 
-    pub(crate) fn slot(self, place: Place, index: SlotIndex) -> Slot {
-        Slot(place.0 << self.bits() | index.0)
+    pub(crate) fn slot(self, place: SegmentPlace, index: SlotIndex) -> LogSlot {
+        LogSlot(place.0 << self.bits() | index.0)
     }
 
     /// Place and index of a slot.
-    pub fn split(self, slot: Slot) -> (Place, SlotIndex) {
+    pub fn split(self, slot: LogSlot) -> (SegmentPlace, SlotIndex) {
         let index = slot.0 & (self.slots() - 1);
-        (Place(slot.0 >> self.bits()), SlotIndex(index))
+        (SegmentPlace(slot.0 >> self.bits()), SlotIndex(index))
     }
 }
 
@@ -178,7 +178,7 @@ macro_rules! display {
 display! {
     BlockNo: "block {}",
     Version: "version {}",
-    Epoch: "epoch {}",
+    WriterEpoch: "epoch {}",
     Lsn: "record {}",
     Sequence: "segment {}",
     SnapshotId: "snapshot {}",

@@ -1,16 +1,16 @@
 //! State of a volume: its blocks, its snapshots, its writer, and the end of its log.
 
 use crate::{
-    Damage, Refusal,
+    ChangeRefusal, Damage,
     batch::Staged,
-    map::{Content, Entry, Map},
+    map::{Content, Map, MapEntry},
     record::{Record, Stamp},
     seal::Cipher,
     segment::SegmentHeader,
     slot::Slots,
     units::{
-        BlockNo, Blocks, Epoch, Geometry, Lsn, Place, Sequence, Slot, SlotIndex, SnapshotId,
-        Version, VolumeId,
+        BlockNo, Blocks, Geometry, LogSlot, Lsn, SegmentPlace, Sequence, SlotIndex, SnapshotId,
+        Version, VolumeId, WriterEpoch,
     },
 };
 use std::collections::BTreeMap;
@@ -28,12 +28,12 @@ pub struct Volume {
 #[derive(Clone, Debug)]
 pub(crate) struct Disk {
     pub current: Map,
-    pub snapshots: BTreeMap<SnapshotId, Snapshot>,
+    pub snapshots: BTreeMap<SnapshotId, BlockSnapshot>,
     /// Greatest number that a snapshot had.
     pub last_snapshot: u32,
     /// Number of the greatest version; 0 before the first write.
     pub last_version: u64,
-    pub epoch: Epoch,
+    pub epoch: WriterEpoch,
     pub opening: Opening,
 }
 
@@ -43,7 +43,7 @@ pub(crate) struct Log {
     pub next: Lsn,
     /// Records before this one are durable.
     pub flushed: Lsn,
-    pub segments: BTreeMap<Place, Sequence>,
+    pub segments: BTreeMap<SegmentPlace, Sequence>,
     /// Position of the next record; `None` before the first segment.
     pub position: Option<Position>,
 }
@@ -52,7 +52,7 @@ pub(crate) struct Log {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Position {
     /// Place of the segment.
-    pub place: Place,
+    pub place: SegmentPlace,
     /// Segment.
     pub sequence: Sequence,
     /// Slot in it; as many as it has slots if it is full.
@@ -61,7 +61,7 @@ pub struct Position {
 
 /// Blocks as they were at one instant.
 #[derive(Clone, Debug)]
-pub struct Snapshot {
+pub struct BlockSnapshot {
     /// Name given to it.
     pub name: String,
     /// Blocks.
@@ -110,7 +110,7 @@ impl Volume {
             snapshots: BTreeMap::new(),
             last_snapshot: 0,
             last_version: 0,
-            epoch: Epoch(0),
+            epoch: WriterEpoch(0),
             opening: Opening::Closed,
         };
         let log = Log {
@@ -152,7 +152,7 @@ impl Volume {
     }
 
     /// Epoch of the writer, or of the last one.
-    pub fn epoch(&self) -> Epoch {
+    pub fn epoch(&self) -> WriterEpoch {
         self.disk.epoch
     }
 
@@ -167,7 +167,7 @@ impl Volume {
     }
 
     /// Snapshots, oldest first.
-    pub fn snapshots(&self) -> impl Iterator<Item = (SnapshotId, &Snapshot)> {
+    pub fn snapshots(&self) -> impl Iterator<Item = (SnapshotId, &BlockSnapshot)> {
         self.disk.snapshots.iter().map(|(id, it)| (*id, it))
     }
 
@@ -212,27 +212,27 @@ impl Volume {
     }
 
     /// Segments with blocks that may be needed, and the one being written.
-    pub fn segments(&self) -> impl Iterator<Item = (Place, Sequence)> + '_ {
+    pub fn segments(&self) -> impl Iterator<Item = (SegmentPlace, Sequence)> + '_ {
         self.log.segments.iter().map(|(place, it)| (*place, *it))
     }
 
     /// Segment at a place.
-    pub fn segment(&self, place: Place) -> Option<Sequence> {
+    pub fn segment(&self, place: SegmentPlace) -> Option<Sequence> {
         self.log.segments.get(&place).copied()
     }
 
     /// Plans the segment after the one being written. The caller writes its header, then calls
     /// [`Self::begin_segment`].
-    pub fn next_segment(&self) -> Result<SegmentHeader, Refusal> {
+    pub fn next_segment(&self) -> Result<SegmentHeader, ChangeRefusal> {
         let taken = self.log.segments.keys().map(|place| place.0);
         let free = (0..self.geometry().places())
             .zip(taken.map(Some).chain(std::iter::repeat(None)))
             .find(|(place, taken)| Some(*place) != *taken);
-        let (place, _) = free.ok_or(Refusal::LogFull)?;
+        let (place, _) = free.ok_or(ChangeRefusal::LogFull)?;
         let last = self.log.position.map_or(0, |it| it.sequence.0);
         Ok(SegmentHeader {
             volume: self.id(),
-            place: Place(place),
+            place: SegmentPlace(place),
             sequence: Sequence(last + 1),
             first: self.log.next,
         })
@@ -294,7 +294,7 @@ impl Volume {
 
     /// Forgets segments that a stored checkpoint does without. Their files may be removed once
     /// no read is under way in them.
-    pub fn retire(&mut self, places: &[Place]) {
+    pub fn retire(&mut self, places: &[SegmentPlace]) {
         for place in places {
             self.log.segments.remove(place);
         }
@@ -302,7 +302,12 @@ impl Volume {
 }
 
 impl Disk {
-    fn apply(&mut self, epoch: Epoch, record: Record, slot: Slot) -> Result<(), &'static str> {
+    fn apply(
+        &mut self,
+        epoch: WriterEpoch,
+        record: Record,
+        slot: LogSlot,
+    ) -> Result<(), &'static str> {
         let blocks = self.current.blocks();
         match record {
             Record::Write { block, version } => {
@@ -311,7 +316,7 @@ impl Disk {
                     return Err("its block is beyond the end");
                 }
                 let content = Content::Slot(slot);
-                self.current.set(block, Entry { version, content });
+                self.current.set(block, MapEntry { version, content });
             }
             Record::Zero { version, ranges } => {
                 self.writes(epoch, version)?;
@@ -330,7 +335,7 @@ impl Disk {
                 let content = Content::Slot(slot);
                 let snapshots = self.snapshots.values_mut().map(|it| &mut it.map);
                 let maps = std::iter::once(&mut self.current).chain(snapshots);
-                Map::moved(maps, block, Entry { version, content });
+                Map::moved(maps, block, MapEntry { version, content });
             }
             Record::Opened if epoch > self.epoch => {
                 self.epoch = epoch;
@@ -345,7 +350,7 @@ impl Disk {
                 }
                 self.last_snapshot = id.0;
                 let map = self.current.clone();
-                self.snapshots.insert(id, Snapshot { name, map });
+                self.snapshots.insert(id, BlockSnapshot { name, map });
             }
             Record::Dropped { id } => {
                 let removed = self.snapshots.remove(&id);
@@ -356,14 +361,14 @@ impl Disk {
         Ok(())
     }
 
-    fn admit_epoch(&self, epoch: Epoch) -> Result<(), &'static str> {
+    fn admit_epoch(&self, epoch: WriterEpoch) -> Result<(), &'static str> {
         match epoch == self.epoch && self.opening == Opening::Open {
             true => Ok(()),
             false => Err("its writer is fenced"),
         }
     }
 
-    fn writes(&mut self, epoch: Epoch, version: Version) -> Result<(), &'static str> {
+    fn writes(&mut self, epoch: WriterEpoch, version: Version) -> Result<(), &'static str> {
         self.admit_epoch(epoch)?;
         if version.number() <= self.last_version {
             return Err("its version is not new");
@@ -373,9 +378,9 @@ impl Disk {
     }
 
     /// Checks that a writer may write up to a block.
-    pub(crate) fn admit(&self, epoch: Epoch, end: BlockNo) -> Result<(), Refusal> {
+    pub(crate) fn admit(&self, epoch: WriterEpoch, end: BlockNo) -> Result<(), ChangeRefusal> {
         if epoch != self.epoch || self.opening != Opening::Open {
-            return Err(Refusal::Fenced {
+            return Err(ChangeRefusal::Fenced {
                 given: epoch,
                 current: self.epoch,
             });
@@ -383,7 +388,7 @@ impl Disk {
         let blocks: Blocks = self.current.blocks();
         match end.0 <= blocks.0 {
             true => Ok(()),
-            false => Err(Refusal::BeyondEnd { block: end, blocks }),
+            false => Err(ChangeRefusal::BeyondEnd { block: end, blocks }),
         }
     }
 }

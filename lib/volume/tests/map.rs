@@ -1,7 +1,8 @@
 //! Cost of a map.
 
 use forkyard_volume::{
-    Batch, BlockNo, Blocks, Change, Epoch, Geometry, Refusal, Takeover, View, Volume, VolumeId,
+    Batch, BlockNo, Blocks, Change, ChangeRefusal, Geometry, Takeover, View, Volume, VolumeId,
+    WriterEpoch,
 };
 
 fn push(volume: &mut Volume, changes: &[Change<'_>]) {
@@ -14,7 +15,7 @@ fn push(volume: &mut Volume, changes: &[Change<'_>]) {
                     volume.commit(staged).expect("in order");
                     break;
                 }
-                Err(Refusal::SegmentFull) => {
+                Err(ChangeRefusal::SegmentFull) => {
                     let header = volume.next_segment().expect("room");
                     volume.begin_segment(&header);
                 }
@@ -26,7 +27,7 @@ fn push(volume: &mut Volume, changes: &[Change<'_>]) {
 
 fn full(blocks: u64) -> Volume {
     let mut volume = Volume::create(VolumeId([1; 16]), Blocks(blocks), Geometry::USUAL);
-    let epoch = Epoch(1);
+    let epoch = WriterEpoch(1);
     let takeover = Takeover::Refused;
     push(&mut volume, &[Change::Open { epoch, takeover }]);
     let data = &[3; 4096];
@@ -60,7 +61,7 @@ fn a_snapshot_shares_all_it_can() {
     let after = volume.checkpoint(&[]).len();
     assert!(after < before + pointers, "{before} bytes, then {after}");
     let data = &[9; 4096];
-    let epoch = Epoch(1);
+    let epoch = WriterEpoch(1);
     let block = BlockNo(700);
     push(&mut volume, &[Change::Write { epoch, block, data }]);
     let chunk = 512 * 9;

@@ -1,6 +1,6 @@
 //! libforkyard: the fork API for C, in the guest.
 //!
-//! A thin face over [`forkyard_agent_link::Client`]: it turns results into
+//! A thin face over [`forkyard_agent_link::AgentClient`]: it turns results into
 //! return codes and keeps the reason of a thread's last failure.
 #![allow(unsafe_code)] // a C interface takes pointers; each is checked for null
 
@@ -9,7 +9,7 @@ mod disjoint;
 mod generator;
 mod team;
 
-use forkyard_agent_link::{CallError, Client, CloneEnd, Cloning};
+use forkyard_agent_link::{AgentClient, CallError, CloneEnd, Cloning};
 use forkyard_types::{ErrorKind, Ticket as Granted, TicketId, TicketKind};
 use std::{
     cell::RefCell,
@@ -61,7 +61,7 @@ impl Ticket {
     }
 
     /// Clones this VM. Marked first, for the clones to have the mark, too.
-    fn clone_with(&self, client: &Client) -> Result<Cloning, CallError> {
+    fn clone_with(&self, client: &AgentClient) -> Result<Cloning, CallError> {
         self.use_up();
         let cloned = client.clone_vm(self.id);
         cloned.inspect_err(|_| self.used.store(false, Ordering::Relaxed))
@@ -120,8 +120,8 @@ fn failed(error: &CallError) -> c_int {
 }
 
 /// Runs a call. A panic ends here: it must not unwind into C.
-fn call(work: impl FnOnce(&Client) -> Result<c_int, CallError>) -> c_int {
-    match catch_unwind(AssertUnwindSafe(|| work(&Client::from_env()))) {
+fn call(work: impl FnOnce(&AgentClient) -> Result<c_int, CallError>) -> c_int {
+    match catch_unwind(AssertUnwindSafe(|| work(&AgentClient::from_env()))) {
         Ok(Ok(value)) => value,
         Ok(Err(error)) => failed(&error),
         Err(_) => fail(
@@ -418,7 +418,7 @@ pub unsafe extern "C" fn forkyard_ticket_free(ticket: *mut Ticket) {
         let ticket = unsafe { Box::from_raw(ticket) };
         if !ticket.used.load(Ordering::Relaxed) && ticket.holder == std::process::id() {
             // Used up by its name meanwhile, perhaps: then there is nothing to give back.
-            let _ = catch_unwind(|| Client::from_env().kill(ticket.id));
+            let _ = catch_unwind(|| AgentClient::from_env().kill(ticket.id));
         }
     }
 }

@@ -8,7 +8,7 @@
 //! In a clone of the clone the processes are there, too, but their numbers were
 //! another VM's.
 
-use forkyard_agent_link::{Client, CloneEnd};
+use forkyard_agent_link::{AgentClient, CloneEnd};
 use forkyard_types::Epoch;
 use libc::pid_t;
 use std::{
@@ -37,7 +37,7 @@ static MEMBER: Mutex<Option<Member>> = Mutex::new(None);
 
 /// Forks until there are so many processes, numbered from `first` on; the
 /// number of the one this returns in. One that cannot be forked is lost.
-pub fn fork_all(client: &Client, first: u16, processes: u8) -> u16 {
+pub fn fork_all(client: &AgentClient, first: u16, processes: u8) -> u16 {
     if processes <= 1 {
         return first;
     }
@@ -71,7 +71,7 @@ fn lock() -> MutexGuard<'static, Option<Member>> {
 }
 
 /// The number of this process, if it has one of its own in this VM.
-pub fn own_number(client: &Client) -> Option<u16> {
+pub fn own_number(client: &AgentClient) -> Option<u16> {
     let member = lock();
     let member = member.as_ref()?;
     (member.epoch == client.epoch().ok()).then_some(member.number)

@@ -12,7 +12,7 @@
 use crate::{
     jail::Jail,
     process::{
-        Bounds, Ends, bound, check, die_as_others_do, end_with, join_own_keyring, keep_only,
+        Bounds, Lifespan, bound, check, die_as_others_do, end_with, join_own_keyring, keep_only,
     },
 };
 use std::{
@@ -35,9 +35,9 @@ const MODE: libc::mode_t = 0o555;
 
 /// A user namespace. It goes with the last process in it and this descriptor.
 #[derive(Debug)]
-pub struct Users(Arc<OwnedFd>);
+pub struct UserNamespace(Arc<OwnedFd>);
 
-impl Users {
+impl UserNamespace {
     /// Makes one whose users and groups, from root on, are these of the host, for programs in this
     /// jail, which has `cat`. Needs root. Blocks for some milliseconds.
     pub fn mapped(to: &Range<u32>, jail: &Jail) -> io::Result<Self> {
@@ -74,13 +74,13 @@ impl Users {
 #[derive(Debug)]
 pub struct Contained {
     /// Users that there are.
-    pub users: Users,
+    pub users: UserNamespace,
     /// The only files there are.
     pub jail: Jail,
     /// Bounds of each of its processes.
     pub bounds: Bounds,
     /// Event that ends it at the latest.
-    pub ends: Ends,
+    pub ends: Lifespan,
 }
 
 /// Makes `command` start as root of those users, in that jail. To be started by
@@ -147,7 +147,7 @@ pub fn contain(command: &mut Command, to: Contained) {
 mod tests {
     use super::*;
     use crate::{
-        jail::{Piece, Use, programs},
+        jail::{JailPiece, Use, programs},
         process::spawn_first_and_stay,
     };
     use std::os::unix::fs::{MetadataExt, chown};
@@ -161,14 +161,14 @@ mod tests {
         fs::create_dir(&own).expect("made");
         chown(&own, Some(IDS.start), Some(IDS.start)).expect("root");
         let (mut pieces, links) = programs().expect("root");
-        pieces.push(Piece::of(&own, Use::Tree).expect("there"));
-        pieces.push(Piece::of("/etc/shadow".as_ref(), Use::Program).expect("there"));
+        pieces.push(JailPiece::of(&own, Use::Tree).expect("there"));
+        pieces.push(JailPiece::of("/etc/shadow".as_ref(), Use::Program).expect("there"));
         let jail = Jail::build(pieces, links).expect("root");
         let contained = Contained {
-            users: Users::mapped(&IDS, &jail).expect("root"),
+            users: UserNamespace::mapped(&IDS, &jail).expect("root"),
             jail,
             bounds: Bounds::default(),
-            ends: Ends::WithStarter,
+            ends: Lifespan::WithStarter,
         };
         let script = "id -u; echo $$; cat /proc/self/uid_map; cd $0; touch made; chown 33 made; \
             mount -t tmpfs none . && echo mounted; cat /etc/shadow || echo closed; \

@@ -70,7 +70,7 @@ pub enum Use {
 
 /// A file or folder of the caller's, to be put into a jail where it is here.
 #[derive(Debug)]
-pub struct Piece {
+pub struct JailPiece {
     tree: OwnedFd,
     at: PathBuf,
     /// Likewise, without a link on the way.
@@ -79,26 +79,26 @@ pub struct Piece {
 }
 
 /// The pieces of a jail, and its symbolic links.
-pub type Content = (Vec<Piece>, Vec<(PathBuf, PathBuf)>);
+pub type JailContent = (Vec<JailPiece>, Vec<(PathBuf, PathBuf)>);
 
 /// Takes hold of what programs need to run: their folders, and devices that every program
 /// may have. What is not there is left out.
-pub fn programs() -> io::Result<Content> {
+pub fn programs() -> io::Result<JailContent> {
     let (mut pieces, mut links) = (Vec::new(), Vec::new());
     for path in PROGRAMS.map(Path::new) {
         match fs::read_link(path) {
             Ok(target) => links.push((path.to_owned(), target)),
-            Err(_) => pieces.extend(Piece::if_there(path, Use::Program)?),
+            Err(_) => pieces.extend(JailPiece::if_there(path, Use::Program)?),
         }
     }
     for path in ["/dev/null", "/dev/zero", "/dev/urandom"] {
-        pieces.extend(Piece::if_there(Path::new(path), Use::Device)?);
+        pieces.extend(JailPiece::if_there(Path::new(path), Use::Device)?);
     }
     Ok((pieces, links))
 }
 
-impl Piece {
-    /// As [`Piece::of`]; none of a path at which there is nothing.
+impl JailPiece {
+    /// As [`JailPiece::of`]; none of a path at which there is nothing.
     pub fn if_there(path: &Path, r#use: Use) -> io::Result<Option<Self>> {
         match Self::of(path, r#use) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -168,7 +168,7 @@ impl Piece {
 impl Jail {
     /// Makes a jail of these pieces, and of symbolic links, each a path and
     /// where that leads. Needs root. Blocks for about a millisecond.
-    pub fn build(pieces: Vec<Piece>, links: Vec<(PathBuf, PathBuf)>) -> io::Result<Self> {
+    pub fn build(pieces: Vec<JailPiece>, links: Vec<(PathBuf, PathBuf)>) -> io::Result<Self> {
         apart(move || {
             unshare(CloneFlags::CLONE_NEWNS)?;
             let own = File::open(OWN)?;
@@ -207,7 +207,7 @@ impl Jail {
     }
 
     /// Puts another piece into it. Blocks for some system calls.
-    pub fn add(&self, piece: Piece) -> io::Result<()> {
+    pub fn add(&self, piece: JailPiece) -> io::Result<()> {
         self.within(move || piece.place())
     }
 
@@ -369,11 +369,11 @@ mod tests {
     use std::{io::Write, path::Component, process::Command};
 
     fn jail(data: &Path) -> Jail {
-        let program = |path: &str| Piece::of(Path::new(path), Use::Program).expect("root");
+        let program = |path: &str| JailPiece::of(Path::new(path), Use::Program).expect("root");
         let pieces = vec![
             program("/usr"),
-            Piece::of(Path::new("/dev/null"), Use::Device).expect("root"),
-            Piece::of(data, Use::Data).expect("root"),
+            JailPiece::of(Path::new("/dev/null"), Use::Device).expect("root"),
+            JailPiece::of(data, Use::Data).expect("root"),
         ];
         let links =
             ["/bin", "/lib", "/lib64"].map(|path| (path.into(), format!("usr{path}").into()));
@@ -417,7 +417,7 @@ mod tests {
         let jail = jail(first.path());
         let there = || jail.within(|| Ok(later.path().exists())).expect("entered");
         assert!(!there());
-        let piece = Piece::of(later.path(), Use::Data).expect("root");
+        let piece = JailPiece::of(later.path(), Use::Data).expect("root");
         jail.add(piece).expect("added");
         assert!(there());
         jail.remove(later.path()).expect("removed");
@@ -436,10 +436,10 @@ mod tests {
         }
         fs::write(path("real/file"), "x").expect("written");
         symlink(path("real"), path("links/there")).expect("linked");
-        let links = || Piece::of(&path("links"), Use::Program).expect("root");
+        let links = || JailPiece::of(&path("links"), Use::Program).expect("root");
         for behind in ["links/there", "links/there/file"] {
-            let real = || Piece::of(&path("real"), Use::Program).expect("root");
-            let behind = || Piece::of(&path(behind), Use::Program).expect("root");
+            let real = || JailPiece::of(&path("real"), Use::Program).expect("root");
+            let behind = || JailPiece::of(&path(behind), Use::Program).expect("root");
             let orders = [
                 vec![links(), behind()],
                 vec![links(), real(), behind()],
@@ -490,7 +490,7 @@ mod tests {
             fs::write(inner.join("own"), "x")?;
             std::os::unix::fs::chroot(&inner)?;
             std::env::set_current_dir("/")?;
-            let piece = |path: &str, r#use| Piece::of(Path::new(path), r#use);
+            let piece = |path: &str, r#use| JailPiece::of(Path::new(path), r#use);
             let pieces = vec![piece("/usr", Use::Program)?, piece("/own", Use::Data)?];
             let jail = Jail::build(pieces, Vec::new())?;
             jail.within(|| names("/"))

@@ -34,7 +34,7 @@ impl HostAddr {
 
 /// A stretch of another process's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
+pub struct MemoryRange {
     /// Address of its first byte.
     pub start: HostAddr,
     /// Bytes in it.
@@ -47,7 +47,7 @@ pub const MAX_PIECES: usize = 1024;
 /// Copies `pieces` of the process, one after the other, to the start of `out`.
 /// Answers how many bytes it got: fewer than asked for when a piece, or part
 /// of one, is not mapped there. `ESRCH` when the process is gone.
-pub fn read_process(pid: u32, pieces: &[Piece], out: &mut [u8]) -> io::Result<usize> {
+pub fn read_process(pid: u32, pieces: &[MemoryRange], out: &mut [u8]) -> io::Result<usize> {
     let pid = i32::try_from(pid).map_err(|_| io::Error::from(io::ErrorKind::InvalidInput))?;
     let remote = pieces
         .iter()
@@ -137,11 +137,11 @@ mod tests {
         let text = *b"in pieces";
         let at = |offset: usize| HostAddr((text.as_ptr().addr() + offset) as u64);
         let pieces = [
-            Piece {
+            MemoryRange {
                 start: at(3),
                 bytes: 6,
             },
-            Piece {
+            MemoryRange {
                 start: at(0),
                 bytes: 2,
             },
@@ -192,7 +192,7 @@ mod tests {
 
     #[test]
     fn process_that_does_not_exist_is_reported_as_such() {
-        let piece = Piece {
+        let piece = MemoryRange {
             start: HostAddr(4096),
             bytes: 1,
         };

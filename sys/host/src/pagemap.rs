@@ -13,9 +13,9 @@ const BATCH: usize = 1024;
 
 /// One page of a process, as the kernel describes it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Entry(u64);
+pub struct PagemapEntry(u64);
 
-impl Entry {
+impl PagemapEntry {
     const FILE_OR_SHARED: u64 = 1 << 61;
     const SWAPPED: u64 = 1 << 62;
     const PRESENT: u64 = 1 << 63;
@@ -40,14 +40,14 @@ impl PageMap {
 
     /// Describes the pages from `start` on, one entry each. `UnexpectedEof`
     /// when the process has given up its memory: it is ending.
-    pub fn read(&self, start: HostAddr, entries: &mut [Entry]) -> io::Result<()> {
+    pub fn read(&self, start: HostAddr, entries: &mut [PagemapEntry]) -> io::Result<()> {
         let mut raw = [0; BATCH * ENTRY];
         let mut offset = start.0 / PAGE_SIZE as u64 * ENTRY as u64;
         for batch in entries.chunks_mut(BATCH) {
             let raw = &mut raw[..batch.len() * ENTRY];
             self.0.read_exact_at(raw, offset)?;
             for (entry, bytes) in batch.iter_mut().zip(raw.as_chunks::<ENTRY>().0) {
-                *entry = Entry(u64::from_ne_bytes(*bytes));
+                *entry = PagemapEntry(u64::from_ne_bytes(*bytes));
             }
             offset += raw.len() as u64;
         }
@@ -63,9 +63,9 @@ mod tests {
 
     fn private(mapping: &Mapping, pages: usize) -> Vec<bool> {
         let map = PageMap::open(std::process::id()).expect("our own");
-        let mut entries = vec![Entry::default(); pages];
+        let mut entries = vec![PagemapEntry::default(); pages];
         map.read(mapping.address(), &mut entries).expect("reads");
-        entries.into_iter().map(Entry::is_private).collect()
+        entries.into_iter().map(PagemapEntry::is_private).collect()
     }
 
     #[test]

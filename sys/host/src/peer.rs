@@ -9,9 +9,9 @@ use tokio::io::{Interest, unix::AsyncFd};
 
 /// A connection that is watched beside its owner.
 #[derive(Clone, Debug)]
-pub struct Peer(Arc<OwnedFd>);
+pub struct WatchedConnection(Arc<OwnedFd>);
 
-impl Peer {
+impl WatchedConnection {
     /// The one at the other end of this socket. Takes another descriptor of it.
     pub fn of(socket: &impl AsFd) -> io::Result<Self> {
         let own = socket.as_fd().try_clone_to_owned()?;
@@ -42,7 +42,7 @@ mod tests {
     #[tokio::test]
     async fn an_end_is_known_behind_what_was_not_read() {
         let (here, mut there) = UnixStream::pair().expect("a pair");
-        let mut closed = Box::pin(Peer::of(&here).expect("a descriptor").closed());
+        let mut closed = Box::pin(WatchedConnection::of(&here).expect("a descriptor").closed());
         for _ in 0..3 {
             there.write_all(b"unread").expect("sent");
             tokio::select! {

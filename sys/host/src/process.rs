@@ -147,12 +147,12 @@ pub struct Surroundings {
     /// The capabilities that it has if its user is root.
     pub capabilities: Vec<Capability>,
     /// Event that ends it.
-    pub ends: Ends,
+    pub ends: Lifespan,
 }
 
 /// Event that ends a process that is not killed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ends {
+pub enum Lifespan {
     /// The work of the process is done. It outlives this process.
     ByItself,
     /// The thread that started it ends, and so does this process: see [`spawn_first_and_stay`].
@@ -278,7 +278,7 @@ pub fn spawn_first(command: &mut Command) -> io::Result<Child> {
 }
 
 /// As [`spawn_first`]; the thread that starts it stays until `work`, which the caller's thread
-/// does with the process, is done. One that [`Ends::WithStarter`] lives no longer than that.
+/// does with the process, is done. One that [`Lifespan::WithStarter`] lives no longer than that.
 pub fn spawn_first_and_stay<T>(
     command: &mut Command,
     work: impl FnOnce(Child) -> T,
@@ -316,10 +316,10 @@ pub fn empty_network() -> io::Result<OwnedFd> {
 }
 
 /// In a child about to `exec`, after its last change of user.
-pub(crate) fn end_with(ends: Ends) -> io::Result<()> {
+pub(crate) fn end_with(ends: Lifespan) -> io::Result<()> {
     match ends {
-        Ends::ByItself => Ok(()),
-        Ends::WithStarter => {
+        Lifespan::ByItself => Ok(()),
+        Lifespan::WithStarter => {
             // SAFETY: takes integers only.
             check(unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL, 0, 0, 0) })
         }

@@ -76,13 +76,13 @@ mod abi {
 /// Pages that follow each other, as the kernel lists them.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Run {
+pub struct ScannedRun {
     start: u64,
     end: u64,
     categories: u64,
 }
 
-impl Run {
+impl ScannedRun {
     /// Address of the first page.
     pub fn start(self) -> HostAddr {
         HostAddr(self.start)
@@ -155,7 +155,7 @@ impl Userfault {
 
 /// Pages that a scan lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Wanted {
+pub enum WantedPages {
     /// Pages that are the process's own and may hold something.
     Private,
     /// Those of them that were written since they were last listed, or ever, if
@@ -167,13 +167,13 @@ pub enum Wanted {
 #[derive(Debug)]
 pub struct Scanner {
     map: File,
-    wanted: Wanted,
+    wanted: WantedPages,
     flags: u64,
 }
 
 impl Scanner {
     /// Opens the page map; needs the right to trace the process.
-    pub fn open(pid: u32, wanted: Wanted) -> io::Result<Self> {
+    pub fn open(pid: u32, wanted: WantedPages) -> io::Result<Self> {
         Ok(Self {
             map: File::open(format!("/proc/{pid}/pagemap"))?,
             wanted,
@@ -182,7 +182,7 @@ impl Scanner {
     }
 
     /// Opens it to look only: pages it lists are listed again.
-    pub fn open_to_look(pid: u32, wanted: Wanted) -> io::Result<Self> {
+    pub fn open_to_look(pid: u32, wanted: WantedPages) -> io::Result<Self> {
         let scanner = Self::open(pid, wanted)?;
         Ok(Self {
             flags: abi::SCAN_CHECK,
@@ -200,12 +200,12 @@ impl Scanner {
         &self,
         start: HostAddr,
         end: HostAddr,
-        runs: &mut [Run],
+        runs: &mut [ScannedRun],
     ) -> io::Result<(usize, HostAddr)> {
         let (like, unlike) = match self.wanted {
-            Wanted::Private => (0, abi::IS_FILE | abi::IS_ZERO),
+            WantedPages::Private => (0, abi::IS_FILE | abi::IS_ZERO),
             // Zero now, and something else the last time perhaps.
-            Wanted::Written => (abi::IS_WRITTEN, abi::IS_FILE),
+            WantedPages::Written => (abi::IS_WRITTEN, abi::IS_FILE),
         };
         let mut scan = abi::Scan {
             size: size_of::<abi::Scan>() as u64,
@@ -252,20 +252,20 @@ mod tests {
 
     const NONE: [usize; 0] = [];
 
-    fn listed(mapping: &Mapping, pages: usize, wanted: Wanted) -> Vec<usize> {
+    fn listed(mapping: &Mapping, pages: usize, wanted: WantedPages) -> Vec<usize> {
         let scanner = Scanner::open(std::process::id(), wanted).expect("our own");
         all(&scanner, mapping, pages)
     }
 
     fn looked_at(mapping: &Mapping, pages: usize) -> Vec<usize> {
-        let scanner = Scanner::open_to_look(std::process::id(), Wanted::Written);
+        let scanner = Scanner::open_to_look(std::process::id(), WantedPages::Written);
         all(&scanner.expect("our own"), mapping, pages)
     }
 
     fn all(scanner: &Scanner, mapping: &Mapping, pages: usize) -> Vec<usize> {
         let start = mapping.address();
         let end = HostAddr(start.0 + (pages * PAGE_SIZE) as u64);
-        let mut runs = [Run::default(); 2];
+        let mut runs = [ScannedRun::default(); 2];
         let (mut at, mut found) = (start, Vec::new());
         while at < end {
             let (filled, reached) = scanner.scan(at, end, &mut runs).expect("scans");
@@ -293,14 +293,14 @@ mod tests {
         }
         let watched = fault.watch(mapping.address(), ByteCount(8 * PAGE_SIZE as u64));
         watched.expect("watched");
-        assert_eq!(listed(&mapping, 8, Wanted::Private), [0, 2, 4, 6]);
-        assert_eq!(listed(&mapping, 8, Wanted::Written), NONE);
+        assert_eq!(listed(&mapping, 8, WantedPages::Private), [0, 2, 4, 6]);
+        assert_eq!(listed(&mapping, 8, WantedPages::Written), NONE);
         mapping.write(4 * PAGE_SIZE, b"y").expect("inside");
         mapping.write(5 * PAGE_SIZE, b"y").expect("inside");
         assert_eq!(looked_at(&mapping, 8), [4, 5], "and still to be listed");
-        assert_eq!(listed(&mapping, 8, Wanted::Written), [4, 5]);
-        assert_eq!(listed(&mapping, 8, Wanted::Written), NONE);
-        assert_eq!(listed(&mapping, 8, Wanted::Private), [0, 2, 4, 5, 6]);
+        assert_eq!(listed(&mapping, 8, WantedPages::Written), [4, 5]);
+        assert_eq!(listed(&mapping, 8, WantedPages::Written), NONE);
+        assert_eq!(listed(&mapping, 8, WantedPages::Private), [0, 2, 4, 5, 6]);
     }
 
     #[test]
@@ -312,20 +312,20 @@ mod tests {
         watched.expect("watched");
         mapping.read(3 * PAGE_SIZE, &mut [0]).expect("inside");
         mapping.write(PAGE_SIZE, b"x").expect("inside");
-        assert_eq!(listed(&mapping, 8, Wanted::Private), [1]);
+        assert_eq!(listed(&mapping, 8, WantedPages::Private), [1]);
         mapping.write(PAGE_SIZE, b"y").expect("inside");
         mapping.write(3 * PAGE_SIZE, b"y").expect("inside");
-        assert_eq!(listed(&mapping, 8, Wanted::Written), [1, 3]);
-        assert_eq!(listed(&mapping, 8, Wanted::Written), NONE);
+        assert_eq!(listed(&mapping, 8, WantedPages::Written), [1, 3]);
+        assert_eq!(listed(&mapping, 8, WantedPages::Written), NONE);
     }
 
     #[test]
     fn memory_that_is_not_watched_is_not_renewed() {
         let mapping = Mapping::anonymous(eight()).expect("maps");
         mapping.write(0, b"x").expect("inside");
-        let scanner = Scanner::open(std::process::id(), Wanted::Private).expect("our own");
+        let scanner = Scanner::open(std::process::id(), WantedPages::Private).expect("our own");
         let end = HostAddr(mapping.address().0 + PAGE_SIZE as u64);
-        let refused = scanner.scan(mapping.address(), end, &mut [Run::default()]);
+        let refused = scanner.scan(mapping.address(), end, &mut [ScannedRun::default()]);
         assert_eq!(
             refused.expect_err("refused").raw_os_error(),
             Some(libc::EPERM)

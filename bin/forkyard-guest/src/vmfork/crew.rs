@@ -17,7 +17,9 @@ use super::{
     report::{Ended, Into, Key, Order, Report, TaskNo},
     report_failed,
 };
-use forkyard_agent_link::{Client, CloneEnd, Cloning, FrameReader, IDENTITY_FILE, SOCKET, send};
+use forkyard_agent_link::{
+    AgentClient, CloneEnd, Cloning, FrameReader, IDENTITY_FILE, SOCKET, send,
+};
 use forkyard_types::{Ticket, TicketKind};
 use nix::{
     ifaddrs::{InterfaceAddress, getifaddrs},
@@ -83,7 +85,7 @@ pub struct Wanted {
 
 /// A job's clones.
 pub struct Crew {
-    client: Client,
+    client: AgentClient,
     ticket: Ticket,
     links: Links,
     events: mpsc::Sender<Event>,
@@ -143,7 +145,7 @@ pub fn pass_signals_to(foreman: Option<Foreman>) {
 
 impl Crew {
     /// Forks; returns in the parent alone.
-    pub fn fork(client: &Client, wanted: Wanted) -> Result<Self, Failure> {
+    pub fn fork(client: &AgentClient, wanted: Wanted) -> Result<Self, Failure> {
         let failed = |what: &str| {
             let what = what.to_owned();
             move |error: io::Error| Failure::Failed(format!("{what}: {error}"))
@@ -192,7 +194,7 @@ impl Crew {
         }
     }
 
-    fn new(client: Client, ticket: Ticket) -> Self {
+    fn new(client: AgentClient, ticket: Ticket) -> Self {
         let (events, inbox) = mpsc::channel();
         Self {
             client,
@@ -401,7 +403,7 @@ pub fn unmasked<T>(start: impl FnOnce() -> T) -> T {
 
 /// Ends the clones and this process at the first of these signals, which every
 /// thread has blocked; or hands it on.
-fn give_up_on(signals: SignalFd, client: Client, ticket: Ticket) {
+fn give_up_on(signals: SignalFd, client: AgentClient, ticket: Ticket) {
     thread::spawn(move || {
         let signal = loop {
             let Ok(Some(told)) = signals.read_signal() else {

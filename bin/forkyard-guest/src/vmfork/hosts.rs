@@ -16,7 +16,7 @@ use super::{
     remote::{Answer, Call, FOLDER, HOSTS, Piece, SOCKET},
     report::{Ended, Input, Order, Task, TaskNo},
 };
-use forkyard_agent_link::{Client, FrameReader, send};
+use forkyard_agent_link::{AgentClient, FrameReader, send};
 use forkyard_types::{Ticket, TicketKind};
 use nix::unistd::Pid;
 use std::{
@@ -74,14 +74,14 @@ fn parse<'a>(words: &'a [&'a str]) -> Result<Words<'a>, Failure> {
 }
 
 /// Runs a command that has clones as its hosts.
-pub fn hosts(client: &Client, words: &[&str]) -> Result<ExitCode, Failure> {
+pub fn hosts(client: &AgentClient, words: &[&str]) -> Result<ExitCode, Failure> {
     let words = parse(words)?;
     let command = |_| words.rest.iter().map(ToString::to_string).collect();
     crew::unless_given_up(with_hosts(client, words.wanted, command))
 }
 
 /// Runs mpirun with as many ranks as were granted.
-pub fn mpirun(client: &Client, words: &[&str]) -> Result<ExitCode, Failure> {
+pub fn mpirun(client: &AgentClient, words: &[&str]) -> Result<ExitCode, Failure> {
     let words = parse(words)?;
     let command = |granted: u16| {
         let rest = words.rest.iter().map(ToString::to_string);
@@ -92,7 +92,7 @@ pub fn mpirun(client: &Client, words: &[&str]) -> Result<ExitCode, Failure> {
 }
 
 fn with_hosts(
-    client: &Client,
+    client: &AgentClient,
     wanted: Wanted,
     command: impl FnOnce(u16) -> Vec<String>,
 ) -> Result<ExitCode, Failure> {

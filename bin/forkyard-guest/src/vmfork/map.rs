@@ -13,7 +13,7 @@ use super::{
     number,
     report::{Ended, Input, Into, Order, Task, TaskNo},
 };
-use forkyard_agent_link::Client;
+use forkyard_agent_link::AgentClient;
 use forkyard_types::TicketKind;
 use std::{
     collections::{BTreeMap, VecDeque},
@@ -100,7 +100,7 @@ fn lines_of_input() -> Result<Vec<String>, Failure> {
 }
 
 /// Runs the command on every item.
-pub fn map(client: &Client, words: &[&str]) -> Result<ExitCode, Failure> {
+pub fn map(client: &AgentClient, words: &[&str]) -> Result<ExitCode, Failure> {
     let mut words = parse(words)?;
     let items = u16::try_from(words.items.len()).unwrap_or(u16::MAX);
     if items == 0 {
@@ -111,7 +111,7 @@ pub fn map(client: &Client, words: &[&str]) -> Result<ExitCode, Failure> {
     crew::unless_given_up(map_items(client, &words))
 }
 
-fn map_items(client: &Client, words: &Words) -> Result<ExitCode, Failure> {
+fn map_items(client: &AgentClient, words: &Words) -> Result<ExitCode, Failure> {
     let folders = super::folders_into(words.out.as_deref())?;
     let crew = Crew::fork(client, words.wanted)?;
     let mut board = Board::of(words.items.len(), words.retry);

@@ -7,7 +7,7 @@ use super::{
     Failure, crew,
     report::{Ended, Input, Into, Key, Order, Report, Task, TaskNo},
 };
-use forkyard_agent_link::{CHUNK, Client, CloneEnd, FrameReader, ReadError, send};
+use forkyard_agent_link::{AgentClient, CHUNK, CloneEnd, FrameReader, ReadError, send};
 use forkyard_sys_guest::process::Process;
 use forkyard_types::ExitStatus;
 use nix::{
@@ -42,7 +42,12 @@ const BEAT: Duration = Duration::from_secs(5);
 pub const LOST: u8 = 125;
 
 /// Serves the parent; ends the clone, never returns but with a failure.
-pub fn serve(client: &Client, id: u16, home: SocketAddr, key: Key) -> Result<Infallible, Failure> {
+pub fn serve(
+    client: &AgentClient,
+    id: u16,
+    home: SocketAddr,
+    key: Key,
+) -> Result<Infallible, Failure> {
     client.end_with_me(LOST)?;
     let own = crew::identity().ok();
     let (status, others) = attend(id, home, key).unwrap_or((LOST, Vec::new()));

@@ -12,7 +12,7 @@ use super::{
     number,
     report::{Ended, Input, Into, Lines, Order, Task, TaskNo},
 };
-use forkyard_agent_link::{Client, CloneEnd};
+use forkyard_agent_link::{AgentClient, CloneEnd};
 use forkyard_types::{TicketClone, TicketKind};
 use std::{
     collections::BTreeMap,
@@ -85,12 +85,12 @@ fn parse<'a>(words: &'a [&'a str]) -> Result<Words<'a>, Failure> {
 }
 
 /// Runs the command in clones.
-pub fn run(client: &Client, words: &[&str]) -> Result<ExitCode, Failure> {
+pub fn run(client: &AgentClient, words: &[&str]) -> Result<ExitCode, Failure> {
     let words = parse(words)?;
     crew::unless_given_up(run_job(client, &words))
 }
 
-fn run_job(client: &Client, words: &Words<'_>) -> Result<ExitCode, Failure> {
+fn run_job(client: &AgentClient, words: &Words<'_>) -> Result<ExitCode, Failure> {
     let folders = super::folders_into(words.out.as_deref())?;
     let crew = Crew::fork(client, words.wanted)?;
     let mut gathered = Gathered {

@@ -23,7 +23,8 @@ use crate::args::Format;
 use anyhow::{Context, bail};
 use forkyard_api_client::{Client, ClientError, of_vm};
 use forkyard_autoscale::{
-    Action, Done, Health, Sample, Scaler, Signal, SlotNo, Source, Stage, View,
+    Action, ActionOutcome, LoadSignal, LoadView, Scaler, ServerHealth, ServerSample, ServerSource,
+    SlotNo, Stage,
 };
 use forkyard_types::{
     AtEnd, CloneResult, ErrorKind, ForkMode, ForkRequest, ForkResponse, Lifetime, ListedVm, Usage,
@@ -75,7 +76,7 @@ enum Outcome {
 struct Autoscaler<'a> {
     client: &'a Client,
     wanted: &'a Autoscale,
-    scaler: Scaler<Box<dyn Signal>>,
+    scaler: Scaler<Box<dyn LoadSignal>>,
     balancer: Balancer,
     ways: BTreeMap<SlotNo, Way>,
     tasks: JoinSet<Outcome>,
@@ -99,8 +100,8 @@ pub async fn autoscale(
     let path = of_vm(&wanted.vm, "");
     let vm: VmView = client.call(Method::GET, &path).await?;
     let source = match vm.state {
-        VmState::Running | VmState::Starting | VmState::Paused => Source::Server(vm.id),
-        VmState::Checkpoint => Source::Checkpoint(vm.id),
+        VmState::Running | VmState::Starting | VmState::Paused => ServerSource::Server(vm.id),
+        VmState::Checkpoint => ServerSource::Checkpoint(vm.id),
         VmState::Warm | VmState::Stopped | VmState::Ending => {
             bail!(
                 "{} is {}: wanted a VM that runs, or a checkpoint",
@@ -144,8 +145,8 @@ pub async fn autoscale(
 
 impl Autoscaler<'_> {
     /// Looks and acts. Cancel-safe: what is under way is in `tasks`, what exists in `made`.
-    async fn work(&mut self, source: Source) -> anyhow::Result<Infallible> {
-        if let Source::Server(vm) = source {
+    async fn work(&mut self, source: ServerSource) -> anyhow::Result<Infallible> {
+        if let ServerSource::Server(vm) = source {
             self.join(SlotNo(0), vm).await?;
         }
         let mut looks = interval(LOOK);
@@ -188,7 +189,7 @@ impl Autoscaler<'_> {
         Ok(())
     }
 
-    async fn view(&mut self) -> anyhow::Result<View> {
+    async fn view(&mut self) -> anyhow::Result<LoadView> {
         let stat = self.balancer.stat().await?;
         let cpus = match self.wanted.signal {
             Kind::Cpu => self.cpus().await,
@@ -197,11 +198,11 @@ impl Autoscaler<'_> {
         let sample = |(slot, _, vm): (SlotNo, Stage, Option<VmId>)| {
             let (vm, row) = (vm?, stat.servers.get(&slot)?);
             let health = match (self.gone.contains(&vm), row.up) {
-                (true, _) => Health::Gone,
-                (false, true) => Health::Up,
-                (false, false) => Health::Down,
+                (true, _) => ServerHealth::Gone,
+                (false, true) => ServerHealth::Up,
+                (false, false) => ServerHealth::Down,
             };
-            let sample = Sample {
+            let sample = ServerSample {
                 health,
                 open: row.open,
                 capacity: self.wanted.concurrency.into(),
@@ -215,7 +216,7 @@ impl Autoscaler<'_> {
             };
             Some((slot, sample))
         };
-        Ok(View {
+        Ok(LoadView {
             servers: self.scaler.stages().filter_map(sample).collect(),
             waiting: stat.waiting,
         })
@@ -385,11 +386,11 @@ impl Autoscaler<'_> {
                     let done = match vm {
                         Ok(vm) => {
                             self.join(slot, vm.id).await?;
-                            Done::Forked { slot, vm: vm.id }
+                            ActionOutcome::Forked { slot, vm: vm.id }
                         }
                         Err(error) => {
                             self.told.trouble(&format!("a clone failed: {error}"));
-                            Done::NotForked { slot }
+                            ActionOutcome::NotForked { slot }
                         }
                     };
                     self.scaler.done(now, done);
@@ -397,12 +398,12 @@ impl Autoscaler<'_> {
             }
             Outcome::Removed(slot, vm, Ok(())) => {
                 self.made.remove(&vm);
-                self.scaler.done(now, Done::Removed { slot });
+                self.scaler.done(now, ActionOutcome::Removed { slot });
             }
             Outcome::Removed(slot, _, Err(error)) => {
                 self.told
                     .trouble(&format!("a clone was not removed: {error}"));
-                self.scaler.done(now, Done::NotRemoved { slot });
+                self.scaler.done(now, ActionOutcome::NotRemoved { slot });
             }
             Outcome::Swept(vm, Ok(())) => {
                 self.made.remove(&vm);

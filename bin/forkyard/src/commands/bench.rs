@@ -4,7 +4,9 @@ use crate::{args::Format, daemon, output};
 use anyhow::Context;
 use clap::{Args, ValueEnum};
 use forkyard_api_client::Client;
-use forkyard_measure::{Experiment, Options, PageSample, Places, Spared, plots, table};
+use forkyard_measure::{
+    BaselineSources, Experiment, MeasureOptions, PageSample, Spared, plots, table,
+};
 use std::{
     env, fs,
     path::{Path, PathBuf},
@@ -77,7 +79,7 @@ pub async fn bench(
         .parent()
         .map(|bin| bin.join("../share/forkyard"));
     let folder = |name: &str| env::var_os(name).map(PathBuf::from);
-    let places = Places {
+    let places = BaselineSources {
         cache: folder("FORKYARD_CACHE_DIR").unwrap_or_else(|| "/var/cache/forkyard".into()),
         share: folder("FORKYARD_SHARE_DIR")
             .or(beside)
@@ -90,7 +92,7 @@ pub async fn bench(
         Wanted::Pages => Experiment::Pages,
         Wanted::Crowd => Experiment::Crowd,
     });
-    let options = Options {
+    let options = MeasureOptions {
         experiments: experiments.collect(),
         clones: bench.clones,
         rounds: bench.rounds,
@@ -131,7 +133,7 @@ fn tell(what: &str) {
 
 /// Pages copied and read, each way by a daemon that does so, with folders of its
 /// own.
-async fn pages(run_dir: &Path, options: &Options) -> anyhow::Result<Vec<PageSample>> {
+async fn pages(run_dir: &Path, options: &MeasureOptions) -> anyhow::Result<Vec<PageSample>> {
     let mut samples = Vec::new();
     for round in 0..options.rounds {
         for spared in Spared::ALL {

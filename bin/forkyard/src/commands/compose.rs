@@ -20,7 +20,7 @@ use crate::{args::Format, output};
 use anyhow::{Context as _, anyhow, bail};
 use clap::Args;
 use forkyard_api_client::{Client, ClientError, of_files, of_vm};
-use forkyard_compose::{COMPOSITION, Composition, Form, LONGEST, MEMBER, Member, Of};
+use forkyard_compose::{COMPOSITION, ComposeMember, Composition, FileFormat, LONGEST, MEMBER, Of};
 use forkyard_types::{
     ActivateRequest, ActivateResponse, ByteCount, CloneResult, FilesWritten, Labels, ListedVm,
     NetworkPolicy, RunRequest, VmName, VmState, VmView,
@@ -160,7 +160,7 @@ fn read(file: &Path, name: Option<&str>) -> anyhow::Result<Composition> {
     }
     let stem = file.file_stem().and_then(|stem| stem.to_str());
     let name = name.or(stem).unwrap_or("composition");
-    Composition::parse(Form::of(file), &text, name)
+    Composition::parse(FileFormat::of(file), &text, name)
         .map_err(|error| anyhow!("{}: {error}", file.display()))
 }
 
@@ -215,7 +215,7 @@ impl Upping<'_> {
         })
     }
 
-    fn member(&self, name: &str) -> &Member {
+    fn member(&self, name: &str) -> &ComposeMember {
         &self.composition.members[name]
     }
 

@@ -18,7 +18,9 @@ use crate::{
 };
 use anyhow::{Context, bail};
 use forkyard_api_client::{Client, ClientError, UploadError, of_files, of_vm};
-use forkyard_files::{FilesError, Noted, Reader, Target, Wanted, Writer, pack, unpack};
+use forkyard_files::{
+    CopyTarget, FilesError, Noted, Reader, TarWriter, WantedMembers, pack, unpack,
+};
 use forkyard_types::{ErrorKind, FileEntry, FileKind, FilesWritten, VmState, VmView};
 use hyper::Method;
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
@@ -231,9 +233,11 @@ fn placed(
 ) -> impl FnOnce(Incoming) -> Result<FilesWritten, FilesError> + Send + 'static {
     let name = name_of(Path::new(path)).map(OsStr::to_owned);
     move |incoming| {
-        let wanted = name.as_deref().map_or(Wanted::Contents, Wanted::Named);
+        let wanted = name
+            .as_deref()
+            .map_or(WantedMembers::Contents, WantedMembers::Named);
         let mut notes = Vec::new();
-        let target = Target { path: &to, wanted };
+        let target = CopyTarget { path: &to, wanted };
         // Bounded by the reader.
         let mut note = |text| notes.push(text);
         let unpacked = unpack(Reader::new(incoming), target, &mut note)?;
@@ -341,7 +345,7 @@ pub fn packed(from: PathBuf) -> (Leaving, JoinHandle<Result<Vec<String>, FilesEr
     let packing = spawn_blocking(move || {
         let mut notes = Vec::new();
         let mut note = |text| notes.push(text);
-        let mut writer = Writer::new(Outgoing::new(pieces, PIECE));
+        let mut writer = TarWriter::new(Outgoing::new(pieces, PIECE));
         pack(&from, b".", &mut writer, Noted::Apart(&mut note))?;
         writer.finish()?;
         Ok(notes)
@@ -362,7 +366,7 @@ async fn send(
         let top = name_of(&from).map_or(&b"."[..], |name| name.as_bytes());
         let mut notes = Vec::new();
         let mut note = |text| notes.push(text);
-        let mut writer = Writer::new(out);
+        let mut writer = TarWriter::new(out);
         pack(&from, top, &mut writer, Noted::Apart(&mut note))?;
         writer.finish()?;
         Ok(notes)

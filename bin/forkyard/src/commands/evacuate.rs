@@ -16,7 +16,7 @@ use crate::{
 use anyhow::{Context as _, bail};
 use clap::Args;
 use forkyard_api_client::{Client, ClientError, of_vm};
-use forkyard_evacuate::{Bounds, Guest, Move, Plan, Stay, Target, plan};
+use forkyard_evacuate::{EvacuationPlan, HostedVm, PlanBounds, Stay, TargetHost, VmMove, plan};
 use forkyard_types::{
     ByteCount, DiskTransfer, ListedVm, MigrateRequest, MigrateResponse, MigrationReport, NodeName,
     NodeState, NodeView, Room, Usage, VmId, VmName, VmView,
@@ -72,7 +72,7 @@ fn label(text: &str) -> Result<(String, String), String> {
 /// Outcome.
 #[derive(Debug, Serialize)]
 struct Outcome {
-    plan: Plan,
+    plan: EvacuationPlan,
     moved: Vec<Moved>,
     stays: Vec<Stay>,
 }
@@ -171,16 +171,16 @@ fn code(stays: &[Stay]) -> ExitCode {
     }
 }
 
-fn bounds(wanted: &Evacuate, seen: &Seen, begun: Instant, under_way: u64) -> Bounds {
+fn bounds(wanted: &Evacuate, seen: &Seen, begun: Instant, under_way: u64) -> PlanBounds {
     let left = |deadline: Duration| deadline.saturating_sub(begun.elapsed());
-    Bounds {
+    PlanBounds {
         rate: seen.rate(),
         under_way: ByteCount(under_way),
         within: wanted.deadline.map(left),
     }
 }
 
-fn show(plan: &Plan, rate: u32) {
+fn show(plan: &EvacuationPlan, rate: u32) {
     let rows = plan.moves.iter().map(|it| {
         let size = format!("{}", it.data);
         let there = humantime::format_duration(it.there).to_string();
@@ -265,8 +265,8 @@ async fn look(
     place: &Place,
     wanted: &Evacuate,
     failures: &Failures,
-    under_way: &BTreeMap<VmId, Move>,
-) -> anyhow::Result<(Vec<Guest>, Vec<Target>)> {
+    under_way: &BTreeMap<VmId, VmMove>,
+) -> anyhow::Result<(Vec<HostedVm>, Vec<TargetHost>)> {
     let listed: Vec<ListedVm> = client.call(Method::GET, "/v1/vms").await?;
     let vms = listed
         .into_iter()
@@ -281,7 +281,7 @@ async fn look(
         let is = |(name, value): &(String, String)| vm.labels.0.get(name) == Some(value);
         let rank = wanted.priority.iter().position(is);
         let failed = failures.0.get(&vm.id);
-        Guest {
+        HostedVm {
             needs: needs(&vm),
             data: resident
                 .get(&vm.id)
@@ -310,9 +310,13 @@ async fn resident(client: &Client) -> anyhow::Result<BTreeMap<VmId, ByteCount>> 
     Ok(known.map(|it| (it.vm.id, it.resident)).collect())
 }
 
-async fn targets(client: &Client, place: &Place, wanted: &Evacuate) -> anyhow::Result<Vec<Target>> {
+async fn targets(
+    client: &Client,
+    place: &Place,
+    wanted: &Evacuate,
+) -> anyhow::Result<Vec<TargetHost>> {
     let Some(node) = &place.node else {
-        let unknown = |name: &String| Target {
+        let unknown = |name: &String| TargetHost {
             name: name.clone(),
             free: None,
         };
@@ -328,7 +332,7 @@ async fn targets(client: &Client, place: &Place, wanted: &Evacuate) -> anyhow::R
         vcpus: it.offers.vcpus.saturating_sub(it.taken.vcpus),
         memory: ByteCount(it.offers.memory.0.saturating_sub(it.taken.memory.0)),
     };
-    let target = |it: NodeView| Target {
+    let target = |it: NodeView| TargetHost {
         free: Some(free(&it)),
         name: it.name.to_string(),
     };
@@ -345,12 +349,12 @@ async fn carry_out(
     begun: Instant,
 ) -> anyhow::Result<(Vec<Moved>, Vec<Stay>)> {
     let mut failures = Failures::default();
-    let mut under_way: BTreeMap<VmId, Move> = BTreeMap::new();
+    let mut under_way: BTreeMap<VmId, VmMove> = BTreeMap::new();
     let mut moves = JoinSet::new();
     let mut moved: Vec<Moved> = Vec::new();
     loop {
         let (guests, targets) = look(client, place, wanted, &failures, &under_way).await?;
-        let gone = |guest: &Guest| moved.iter().any(|it| it.id == guest.id);
+        let gone = |guest: &HostedVm| moved.iter().any(|it| it.id == guest.id);
         let guests: Vec<_> = guests.into_iter().filter(|it| !gone(it)).collect();
         let waits = under_way.values().map(|it| it.data.0).sum();
         let next = plan(guests, targets, bounds(wanted, &seen, begun, waits));
@@ -404,7 +408,7 @@ async fn carry_out(
     }
 }
 
-fn request(wanted: &Evacuate, one: &Move, begun: Instant) -> MigrateRequest {
+fn request(wanted: &Evacuate, one: &VmMove, begun: Instant) -> MigrateRequest {
     let left = |deadline: Duration| deadline.saturating_sub(begun.elapsed()).as_millis();
     MigrateRequest {
         to: one.to.clone(),

@@ -8,7 +8,7 @@ use crate::{args::Format, output};
 use anyhow::Context;
 use clap::{Args, Subcommand};
 use forkyard_api_client::Client;
-use forkyard_friendly::{Config, Host, LawConfig, Sharers, jain_index};
+use forkyard_friendly::{Config, HostModel, LawConfig, Sharers, jain_index};
 use forkyard_friendly_model::{
     Model, Regime, Roots, Steady, Trajectory, adapt, admit, plot, steady,
 };
@@ -332,7 +332,7 @@ fn rehearse(format: Format, wanted: &Tried) -> anyhow::Result<()> {
         !wanted.starts.is_empty() && (1..=1_000_000).contains(&wanted.periods),
         "nothing to rehearse: give guests, and 1 to 1000000 periods"
     );
-    let host = Host {
+    let host = HostModel {
         capacity: wanted.capacity,
         steepness: wanted.steepness,
         noise: wanted.noise,
@@ -370,7 +370,7 @@ fn rehearse(format: Format, wanted: &Tried) -> anyhow::Result<()> {
         );
     }
     let half = &rounds[rounds.len() / 2..];
-    let mean = |of: &dyn Fn(&forkyard_friendly::Round) -> f64| {
+    let mean = |of: &dyn Fn(&forkyard_friendly::PeriodRecord) -> f64| {
         half.iter().map(of).sum::<f64>() / half.len() as f64
     };
     say!(

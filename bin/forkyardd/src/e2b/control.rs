@@ -14,9 +14,9 @@ use axum::{
     routing::{delete, get, post, put},
 };
 use forkyard_e2b::{
-    ENVD_VERSION, ForkRequest, ForkResult, ListQuery, NewSandbox, OURS, PRIVATE, PauseRequest,
-    Sandbox, SandboxDetail, SnapshotInfo, SnapshotRequest, State as Life, TEMPLATE, TimeoutRequest,
-    Undone, check, labels, lifetime, rfc3339,
+    ENVD_VERSION, ForkResult, ListQuery, NewSandbox, OURS, PRIVATE, PauseRequest, Sandbox,
+    SandboxDetail, SandboxForkRequest, SandboxState as Life, SnapshotInfo, SnapshotRequest,
+    TEMPLATE, TimeoutRequest, Undone, check, labels, lifetime, rfc3339,
 };
 use forkyard_types::{
     CheckpointRequest, CloneResult, ForkMode, NetworkPolicy, RunRequest, VmName, VmState, VmView,
@@ -371,7 +371,7 @@ async fn connect(
 async fn fork(
     State(e2b): Shared,
     Path(id): Path,
-    asked: Result<Json<ForkRequest>, JsonRejection>,
+    asked: Result<Json<SandboxForkRequest>, JsonRejection>,
 ) -> Answer<Response> {
     let wanted = asked.map(|Json(wanted)| wanted).unwrap_or_default();
     let count = wanted.count.unwrap_or(1);

@@ -12,7 +12,7 @@ use axum::{
     http::{HeaderMap, Method, StatusCode},
     response::{IntoResponse, Response},
 };
-use forkyard_e2b::{Decoder, LONGEST, is_token, user};
+use forkyard_e2b::{EnvelopeDecoder, LONGEST, is_token, user};
 use forkyard_fork::{HostError, Used};
 use forkyard_types::{VmId, VmView};
 use serde::{Serialize, de::DeserializeOwned};
@@ -161,7 +161,7 @@ where
 {
     let begun = async {
         let (asked, _room) = whole(&call, body).await?;
-        let mut decoder = Decoder::default();
+        let mut decoder = EnvelopeDecoder::default();
         decoder.push(&asked);
         let message = decoder
             .message()

@@ -10,7 +10,7 @@ use super::{
 use axum::{body::Body, response::Response};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_e2b::{
-    Data, Decoder, End, ListResponse, OfProcess, ProcessConfig, ProcessEvent, ProcessInfo,
+    Data, End, EnvelopeDecoder, ListResponse, OfProcess, ProcessConfig, ProcessEvent, ProcessInfo,
     ProcessInput, ProcessResponse, Selector, SendInputRequest, SendSignalRequest, StartRequest,
     StreamInputRequest, UpdateRequest, end, frame,
 };
@@ -361,7 +361,7 @@ pub async fn close_stdin(call: Call, asked: OfProcess) -> Result<Value, Failure>
 pub async fn stream_input(call: Call, body: Body) -> Response {
     let typed = async {
         let mut pieces = body.into_data_stream();
-        let (mut decoder, mut pid) = (Decoder::default(), None);
+        let (mut decoder, mut pid) = (EnvelopeDecoder::default(), None);
         while let Some(piece) = pieces.next().await {
             let piece = piece.map_err(|_| Failure::invalid("the input did not come in whole"))?;
             decoder.push(&piece);

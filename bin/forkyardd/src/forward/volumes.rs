@@ -11,7 +11,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use forkyard_cluster::Cluster;
-use forkyard_service::volume_way::Way;
+use forkyard_service::volume_way::VolumeWay;
 use forkyard_types::{ErrorKind, NodeName};
 
 /// Passes a request about a volume on to its node.
@@ -27,17 +27,17 @@ pub(super) async fn to_its_node(
     };
     let (name, what) = rest.split_once('/').unwrap_or((rest, ""));
     let has_copy = shared.host.has_copy(name).unwrap_or(false);
-    let way = Way::of(request.method(), what, has_copy);
-    if way == Way::Here {
+    let way = VolumeWay::of(request.method(), what, has_copy);
+    if way == VolumeWay::Here {
         return Passed::Here(request);
     }
     let node = match shared.host.volume_elsewhere(name).await {
         Ok(Some(node)) => node,
         Ok(None) => return Passed::Here(request),
-        Err(_) if way == Way::ThereOrCopy => return Passed::Here(request),
+        Err(_) if way == VolumeWay::ThereOrCopy => return Passed::Here(request),
         Err(error) => return Passed::Answered(Refusal::from(error).into_response()),
     };
-    if way == Way::Nowhere {
+    if way == VolumeWay::Nowhere {
         let text = format!("volume {name} is at home at node {node}: the file would be made there");
         let refusal = Refusal::new(ErrorKind::Conflict, &text)
             .hinting("`forkyard volume bring` moves it here; or export it on that node");
@@ -50,7 +50,7 @@ pub(super) async fn to_its_node(
     match client {
         Ok((node, client)) => {
             // What is asked of a copy has no body: it can be asked here as well.
-            let again = way == Way::ThereOrCopy;
+            let again = way == VolumeWay::ThereOrCopy;
             let (head, body) = request.into_parts();
             let here = again.then(|| Request::from_parts(head.clone(), Body::empty()));
             let request = Request::from_parts(head, body);
@@ -60,7 +60,7 @@ pub(super) async fn to_its_node(
                 (Err(error), None) => Passed::Answered(unreached(&node, &error)),
             }
         }
-        Err(_) if way == Way::ThereOrCopy => Passed::Here(request),
+        Err(_) if way == VolumeWay::ThereOrCopy => Passed::Here(request),
         Err(error) => Passed::Answered(Refusal::from(error).into_response()),
     }
 }

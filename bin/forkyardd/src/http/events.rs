@@ -9,7 +9,7 @@ use axum::{
 };
 use forkyard_events::Selection;
 use forkyard_fork::Host;
-use forkyard_service::streams::{Sent, Streams, blocks, resumed};
+use forkyard_service::streams::{RunningStream, Streams, blocks, resumed};
 use forkyard_types::{EventsRequest, HostEvent};
 use std::sync::Arc;
 
@@ -39,7 +39,7 @@ pub async fn events(
         vm: request.vm,
         family: request.family,
     };
-    let sent = Sent {
+    let sent = RunningStream {
         events: host.events().subscribe(wanted, since),
         follow: request.follow,
         place,

@@ -9,7 +9,7 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
-use forkyard_fork::{Host, Incoming, Outgoing, Reach};
+use forkyard_fork::{FetchReach, Host, Incoming, Outgoing};
 use forkyard_types::{
     ExportRequest, GuestImage, ImageBuildRequest, ImageCommitRequest, ImagePullRequest,
     ImportRequest,
@@ -133,10 +133,10 @@ pub async fn pull_image(
     Input(request): Input<ImagePullRequest>,
 ) -> Result<(StatusCode, Json<GuestImage>), Refusal> {
     let reach = match asker.user() {
-        Some(_) => Reach::Outside,
-        None => Reach::Anywhere,
+        Some(_) => FetchReach::Outside,
+        None => FetchReach::Anywhere,
     };
-    if request.reference.is_of_this_host() && reach == Reach::Outside {
+    if request.reference.is_of_this_host() && reach == FetchReach::Outside {
         return Err(Refusal::new(
             forkyard_types::ErrorKind::Forbidden,
             "a registry of the host itself is asked for the host's root alone",

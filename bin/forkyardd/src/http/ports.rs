@@ -15,7 +15,7 @@ use axum::{
     http::{StatusCode, header},
     response::{IntoResponse, Response},
 };
-use forkyard_fork::{Host, Piece, PortIn, PortOut, VmError};
+use forkyard_fork::{Host, PortIn, PortOut, StreamPiece, VmError};
 use forkyard_types::{self as types, GuestPort};
 use hyper_util::rt::TokioIo;
 use std::{
@@ -119,11 +119,11 @@ async fn inward(mut from: ReadHalf<impl AsyncRead>, input: PortIn) -> Result<(),
 async fn outward(mut output: PortOut, mut to: WriteHalf<impl AsyncWrite>) -> Result<(), Broken> {
     while let Some(piece) = output.next().await? {
         match piece {
-            Piece::Data(bytes) => {
+            StreamPiece::Data(bytes) => {
                 to.write_all(&bytes).await?;
                 to.flush().await?;
             }
-            Piece::End => to.shutdown().await?,
+            StreamPiece::End => to.shutdown().await?,
         }
     }
     Ok(())

@@ -10,8 +10,8 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use forkyard_api_client::Client;
-use forkyard_cluster::{Layout, Reservation};
-use forkyard_fork::{Host, HostError, Said, VmError};
+use forkyard_cluster::{CloneLayout, Reservation};
+use forkyard_fork::{ConsoleText, Host, HostError, VmError};
 use forkyard_node::Node;
 use forkyard_types::{
     CheckpointRequest, CloneResult, ErrorKind, ForkProgress, ForkRequest, ForkResponse,
@@ -141,8 +141,8 @@ pub async fn run(
         true => None,
         false => {
             let layout = match place.spread {
-                true => Layout::Spread,
-                false => Layout::Pack,
+                true => CloneLayout::Spread,
+                false => CloneLayout::Pack,
             };
             let reserved = node.place(&request, user.clone(), wanted, layout);
             Some(reserved.await?)
@@ -403,10 +403,10 @@ pub async fn logs(
 ) -> Result<Response, Refusal> {
     let said = match wanted.history {
         true => host.said(&vm).await?,
-        false => Said::Running(host.listen(&vm).await?),
+        false => ConsoleText::Running(host.listen(&vm).await?),
     };
     let body = match said {
-        Said::Running(mut said) if wanted.follow => {
+        ConsoleText::Running(mut said) if wanted.follow => {
             let so_far = std::mem::take(&mut said.so_far);
             let first = stream::once(async { Bytes::from(so_far) });
             let rest = stream::unfold(said, |mut said| async {
@@ -415,8 +415,8 @@ pub async fn logs(
             });
             Body::from_stream(first.chain(rest).map(Ok::<_, Infallible>))
         }
-        Said::Running(said) => Body::from(said.so_far),
-        Said::Ended(said) => Body::from(said),
+        ConsoleText::Running(said) => Body::from(said.so_far),
+        ConsoleText::Ended(said) => Body::from(said),
     };
     Ok(([(header::CONTENT_TYPE, "application/octet-stream")], body).into_response())
 }

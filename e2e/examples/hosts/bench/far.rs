@@ -9,7 +9,7 @@ use super::{
     parts::{Forked, all, fill, fork, passed, remove, run_parent},
 };
 use crate::report::Row;
-use forkyard_e2e::{Cluster, Links, Network};
+use forkyard_e2e::{Cluster, LinkFaults, Links};
 use std::time::{Duration, Instant};
 
 /// Time that frames may wait for the link, as in the buffers of a router.
@@ -23,11 +23,11 @@ pub fn measure(options: &Options) -> Vec<Row> {
 }
 
 fn over(options: &Options, round_trip: u32) -> Vec<Row> {
-    let network = Network {
+    let network = LinkFaults {
         rate: u64::from(options.far) * 1_000_000 / 8,
         queue: QUEUE,
         delay: Duration::from_millis(round_trip.into()) / 2,
-        ..Network::default()
+        ..LinkFaults::default()
     };
     let cluster = Cluster::linked(2, network);
     run_parent(cluster.host(0), "p", options);

@@ -8,7 +8,7 @@
 
 use super::{Options, ms, parts::MOUNT};
 use crate::report::Row;
-use forkyard_e2e::{Cluster, Links, Network};
+use forkyard_e2e::{Cluster, LinkFaults, Links};
 use forkyard_types::{MigrateResponse, VmView};
 use std::{thread::sleep, time::Duration};
 
@@ -28,11 +28,11 @@ pub fn measure(options: &Options) -> Vec<Row> {
 }
 
 fn over(options: &Options, round_trip: u32) -> Vec<Row> {
-    let network = |round_trip: u32| Network {
+    let network = |round_trip: u32| LinkFaults {
         rate: u64::from(options.far) * 1_000_000 / 8,
         queue: QUEUE,
         delay: Duration::from_millis(round_trip.into()) / 2,
-        ..Network::default()
+        ..LinkFaults::default()
     };
     let cluster = Cluster::linked(3, network(0));
     let memory = options.memory.to_string();

@@ -13,7 +13,7 @@ use super::{
 };
 use crate::report::Row;
 use forkyard_e2e::{Cluster, Host, Links};
-use forkyard_measure::{Accel, BenchError, Places, Plain, Saved};
+use forkyard_measure::{Accel, BaselineSources, BenchError, Plain, Saved};
 use std::{
     fs::File,
     io,
@@ -100,7 +100,7 @@ struct Baseline<'a> {
 impl<'a> Baseline<'a> {
     fn boot(bench: &Bench<'_>, runtime: &'a Runtime) -> Self {
         let (options, host) = (bench.options, bench.cluster.host(0));
-        let places = Places {
+        let places = BaselineSources {
             cache: host.cache().to_owned(),
             share: host.dist().join("share/forkyard"),
         };

@@ -3,7 +3,9 @@ use std::{os::unix::net::UnixListener, thread};
 use tempfile::TempDir;
 
 /// An agent that gives one caller these bytes, whatever it asks.
-fn agent(answer: Option<Result<Answer, ApiError>>) -> (TempDir, Client, thread::JoinHandle<Ask>) {
+fn agent(
+    answer: Option<Result<Answer, ApiError>>,
+) -> (TempDir, AgentClient, thread::JoinHandle<Ask>) {
     let dir = tempfile::tempdir().expect("a directory");
     let socket = dir.path().join("agent.sock");
     let listener = UnixListener::bind(&socket).expect("bound");
@@ -16,7 +18,7 @@ fn agent(answer: Option<Result<Answer, ApiError>>) -> (TempDir, Client, thread::
         }
         request.expect("a call").ask
     });
-    let client = Client::at(socket).with_patience(Duration::ZERO);
+    let client = AgentClient::at(socket).with_patience(Duration::ZERO);
     (dir, client, thread)
 }
 
@@ -141,7 +143,7 @@ fn a_request_whose_answer_was_lost_is_made_again_under_the_same_id() {
         asked
     });
     let ticket = TicketId::random();
-    Client::at(socket).kill(ticket).expect("killed");
+    AgentClient::at(socket).kill(ticket).expect("killed");
     let asked = agents.join().expect("no panic");
     assert_eq!(asked[0].ask, Ask::Kill { ticket });
     assert_eq!(asked[0], asked[1]);
@@ -149,7 +151,7 @@ fn a_request_whose_answer_was_lost_is_made_again_under_the_same_id() {
 
 #[test]
 fn no_agent_is_an_error_that_names_the_socket() {
-    let client = Client::at("/nowhere/agent.sock".into());
+    let client = AgentClient::at("/nowhere/agent.sock".into());
     let error = client.kill(TicketId::random()).expect_err("no agent");
     assert!(matches!(error, CallError::Unreachable { path, .. } if path.starts_with("/nowhere")));
 }
@@ -157,7 +159,7 @@ fn no_agent_is_an_error_that_names_the_socket() {
 #[test]
 fn id_is_read_from_beside_the_socket() {
     let dir = tempfile::tempdir().expect("a directory");
-    let client = Client::at(dir.path().join("agent.sock"));
+    let client = AgentClient::at(dir.path().join("agent.sock"));
     assert!(matches!(client.id(), Err(CallError::Identity { .. })));
     fs::write(
         dir.path().join(IDENTITY_FILE),

@@ -49,7 +49,7 @@ pub struct Exec {
 
 /// A command's standard input, and what else it can be told.
 #[derive(Clone, Debug)]
-pub struct ExecInput {
+pub struct ExecControls {
     guest: Guest,
     session: Session,
     room: Arc<Semaphore>,
@@ -123,8 +123,8 @@ impl Exec {
     }
 
     /// Returns the standard input of the command.
-    pub fn input(&self) -> ExecInput {
-        ExecInput {
+    pub fn input(&self) -> ExecControls {
+        ExecControls {
             guest: self.guest.clone(),
             session: self.session,
             room: self.room.clone(),
@@ -159,7 +159,7 @@ pub(super) fn hang_up(guest: &Guest, detach: ToGuest) {
     }
 }
 
-impl ExecInput {
+impl ExecControls {
     /// Sends bytes, as fast as the command takes them. Any number. If
     /// cancelled, some of them may have been sent.
     pub async fn send(&self, data: Vec<u8>) -> Result<(), LinkError> {

@@ -30,7 +30,7 @@ proptest! {
         fork_takes in 0_u64..20,
         trace in prop::collection::vec((0_u32..2000, 1_usize..40, faults()), 1..40),
     ) {
-        let config = Config { least, most: least + more, shrink_after: seconds(5), ..Config::default() };
+        let config = ScalerConfig { least, most: least + more, shrink_after: seconds(5), ..ScalerConfig::default() };
         let mut world = World::new(config);
         world.fork_takes = seconds(fork_takes);
         for (users, ticks, faults) in trace {

@@ -1,7 +1,7 @@
 //! A process that has memory and does with it what it is told: this test
 //! program, run again.
 
-use forkyard_capture::{HostAddr, Region};
+use forkyard_capture::{HostAddr, MemoryRegion};
 use forkyard_sys_host::mapping::Mapping;
 use forkyard_types::{PAGE_SIZE, PageCount};
 use std::env;
@@ -31,7 +31,7 @@ pub struct Puppet {
     child: Child,
     orders: ChildStdin,
     says: BufReader<ChildStdout>,
-    region: Region,
+    region: MemoryRegion,
 }
 
 const PAGES: &str = "FORKYARD_PUPPET_PAGES";
@@ -64,7 +64,7 @@ impl Puppet {
         let mut child = command.spawn().expect("starts");
         let orders = child.stdin.take().expect("piped");
         let says = BufReader::new(child.stdout.take().expect("piped"));
-        let region = Region {
+        let region = MemoryRegion {
             start: HostAddr(0),
             pages: PageCount(pages),
         };
@@ -82,7 +82,7 @@ impl Puppet {
         self.child.id()
     }
 
-    pub fn region(&self) -> Region {
+    pub fn region(&self) -> MemoryRegion {
         self.region
     }
 

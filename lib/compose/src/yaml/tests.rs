@@ -1,5 +1,5 @@
 use super::*;
-use crate::{Composition, Form, Of};
+use crate::{Composition, FileFormat, Of};
 use std::time::Duration;
 
 const LAMP: &str = r#"
@@ -31,11 +31,11 @@ services:
 "#;
 
 fn parsed(text: &str) -> Composition {
-    Composition::parse(Form::Yaml, text, "x").expect("makes sense")
+    Composition::parse(FileFormat::Yaml, text, "x").expect("makes sense")
 }
 
 fn refused(text: &str) -> String {
-    let refused = Composition::parse(Form::Yaml, text, "x").expect_err("makes no sense");
+    let refused = Composition::parse(FileFormat::Yaml, text, "x").expect_err("makes no sense");
     refused.to_string()
 }
 

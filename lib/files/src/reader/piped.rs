@@ -61,7 +61,7 @@ impl<R: Read> Reader<R> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{Noted, Target, Wanted, Writer, pack, unpack};
+    use crate::{CopyTarget, Noted, TarWriter, WantedMembers, pack, unpack};
     use std::{fs, os::unix::fs::FileExt, thread};
 
     #[test]
@@ -84,14 +84,14 @@ mod tests {
         let (pipe, mut to) = io::pipe().expect("a pipe");
         let tree = from.clone();
         let sends = thread::spawn(move || {
-            let mut writer = Writer::new(&mut to);
+            let mut writer = TarWriter::new(&mut to);
             pack(&tree, b"from", &mut writer, Noted::InStream).expect("packed");
             writer.finish().expect("sent");
         });
         let pipe = File::from(std::os::fd::OwnedFd::from(pipe));
-        let target = Target {
+        let target = CopyTarget {
             path: &dir.path().join("to"),
-            wanted: Wanted::Any,
+            wanted: WantedMembers::Any,
         };
         let reader = Reader::of_pipe(pipe).expect("open");
         let done = unpack(reader, target, &mut |_| {}).expect("unpacked");

@@ -1,7 +1,7 @@
 //! FIFOs, devices and files of the kernel's.
 
 use super::{dir, packed, unpacked};
-use crate::{FilesError, Noted, Wanted, Writer, pack};
+use crate::{FilesError, Noted, TarWriter, WantedMembers, pack};
 use std::{ffi::OsStr, fs, path::Path, sync::mpsc, thread, time::Duration};
 
 /// Long enough for a busy machine: nothing here takes a second.
@@ -18,7 +18,7 @@ fn refused(from: &str) -> FilesError {
     let from = from.to_owned();
     ends(move || {
         let mut notes = |_| {};
-        let mut writer = Writer::new(std::io::sink());
+        let mut writer = TarWriter::new(std::io::sink());
         let noted = Noted::Apart(&mut notes);
         pack(Path::new(&from), b"x", &mut writer, noted).expect_err("refused")
     })
@@ -33,7 +33,7 @@ fn a_fifo_that_nothing_reads_is_refused_rather_than_waited_for() {
     let fifo = dir.path().join("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRWXU).expect("made");
     let error = ends(move || {
-        unpacked(&stream, &fifo, Wanted::Named(OsStr::new("from"))).expect_err("refused")
+        unpacked(&stream, &fifo, WantedMembers::Named(OsStr::new("from"))).expect_err("refused")
     });
     assert!(
         matches!(error, FilesError::Place { why, .. } if why.contains("nothing reads")),
@@ -68,7 +68,7 @@ fn a_file_that_cannot_be_replaced_is_written_into() {
     let comm = format!("/proc/self/task/{}/comm", nix::unistd::gettid());
     fs::write(&from, "copied").expect("written");
     let (stream, _) = packed(&from, "from");
-    let wanted = Wanted::Named(OsStr::new("from"));
+    let wanted = WantedMembers::Named(OsStr::new("from"));
     let done = unpacked(&stream, Path::new(&comm), wanted).expect("written");
     assert_eq!((done.files, done.bytes), (1, 6));
     assert_eq!(fs::read_to_string(&comm).expect("there"), "copied\n");

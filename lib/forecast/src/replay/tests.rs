@@ -1,5 +1,5 @@
 use super::*;
-use crate::trace::Kind;
+use crate::trace::TraceKind;
 
 const TIMES: Times = Times {
     take: Millis(100),
@@ -26,16 +26,16 @@ fn a_stock_serves_as_many_as_it_has_and_the_others_wait_for_makers() {
 const DAYS: u64 = 3;
 const MOST: u16 = 32;
 
-fn of(kind: Kind, stock: Stock) -> Outcome {
+fn of(kind: TraceKind, stock: Stock) -> ForecastOutcome {
     replay(&kind.generate(DAYS, 1), stock, TIMES, MOST)
 }
 
 #[test]
 fn a_forecast_hits_about_as_often_as_a_fixed_stock_of_the_largest_burst_and_spends_less() {
     for (kind, size, hits, part) in [
-        (Kind::Bursts, 20, 0.9, 1.1),
-        (Kind::Daily, 8, 0.98, 0.5),
-        (Kind::Hourly, 16, 0.9, 0.5),
+        (TraceKind::Bursts, 20, 0.9, 1.1),
+        (TraceKind::Daily, 8, 0.98, 0.5),
+        (TraceKind::Hourly, 16, 0.9, 0.5),
     ] {
         let (fixed, forecast) = (of(kind, Stock::Fixed(size)), of(kind, Stock::Forecast));
         let name = kind.name();
@@ -48,7 +48,7 @@ fn a_forecast_hits_about_as_often_as_a_fixed_stock_of_the_largest_burst_and_spen
 
 #[test]
 fn a_forecast_of_single_ones_holds_few_of_them() {
-    let steady = of(Kind::Steady, Stock::Forecast);
+    let steady = of(TraceKind::Steady, Stock::Forecast);
     assert!(
         steady.hit_rate() > 0.8 && steady.mean_ready < 2.0,
         "{steady:?}"

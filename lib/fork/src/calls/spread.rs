@@ -13,7 +13,7 @@ use crate::{
     ticket::{Promise, Share},
 };
 use forkyard_network::Subnet;
-use forkyard_records::Store;
+use forkyard_records::Records;
 use forkyard_types::{Member, PeerPromise, TicketId, VmId, VmView};
 use forkyard_vm::Vm;
 use std::{
@@ -114,7 +114,7 @@ impl Host {
                         .map_err(HostError::from),
                     Some(peer) => self.lent_to(family, peer).map(|lent| {
                         let taken = taken.union(&remote_clones).copied().collect();
-                        Store::promise_members(lent, *count, &taken)
+                        Records::promise_members(lent, *count, &taken)
                     }),
                 };
                 match members {

@@ -15,9 +15,9 @@ use crate::{
     remote::{Coming, received, unpacked},
 };
 use forkyard_network::Ports;
-use forkyard_overlay::Generation;
-use forkyard_pager::{Over, PagerError, Refusal, Run};
-use forkyard_records::{Birth, StoreError, VmRecord};
+use forkyard_overlay::PlaceGeneration;
+use forkyard_pager::{Over, PagerError, PagerRefusal, Run};
+use forkyard_records::{Birth, RecordsError, VmRecord};
 use forkyard_snapshot::{Disk, Layout, WarmShell};
 use forkyard_types::{
     Delta, ForkId, Handout, ImageId, PeerExpect, PeerMigrated, PeerMigration, PeerPrepare,
@@ -176,7 +176,7 @@ impl Host {
             .is_ok()
         {
             let name = first.parent.name.to_string();
-            return Err(StoreError::NameTaken { name }.into());
+            return Err(RecordsError::NameTaken { name }.into());
         }
         let disks = match (first.disk, disk, &volume) {
             (Some(first), Some(last), None) => Some((first, last)),
@@ -356,7 +356,7 @@ impl Host {
                 "no machine waits for this migration here".into(),
             ));
         };
-        self.expect_frames(of, expect.from, Generation(expect.generation))
+        self.expect_frames(of, expect.from, PlaceGeneration(expect.generation))
             .await?;
         Ok(PeerMigrated::Here)
     }
@@ -473,7 +473,7 @@ impl Host {
             loop {
                 let found = self.parts.pager_call(move |pager| Ok(pager.arrival(image)));
                 let arrival = match found.await? {
-                    Err(PagerError::Refused(Refusal::UnknownImage { .. })) => {
+                    Err(PagerError::Refused(PagerRefusal::UnknownImage { .. })) => {
                         return Err(HostError::Lost {
                             vm: of.clone(),
                             why: "its pages were given up".into(),

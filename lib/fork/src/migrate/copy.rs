@@ -5,7 +5,7 @@
 //! a record that the next one erases.
 
 use crate::{Host, HostError, checkpoint::Keeping};
-use forkyard_records::{StoreError, VmRecord};
+use forkyard_records::{RecordsError, VmRecord};
 use forkyard_snapshot::Snapshot;
 use forkyard_types::{ForkId, VmName};
 
@@ -35,7 +35,7 @@ impl Host {
     pub(super) fn plan_copy(&self, of: &forkyard_vm::Vm, name: VmName) -> Result<Copy, HostError> {
         if self.parts.registry().find(name.as_str()).is_ok() {
             let name = name.to_string();
-            return Err(StoreError::NameTaken { name }.into());
+            return Err(RecordsError::NameTaken { name }.into());
         }
         Ok(Copy {
             keeping: self.keeping(of, Some(name))?,

@@ -2,7 +2,7 @@
 //! image they lie over. So it goes to another host as memory does.
 
 use crate::{Host, HostError, blocking};
-use forkyard_disk::{Backing, Change, Format, Held};
+use forkyard_disk::{Backing, ChangedRange, Format, SliceContent};
 use forkyard_image::{Checksum, LayerBuilder, Lineage, Slot};
 use forkyard_snapshot::Disk;
 use forkyard_types::{ByteCount, ImageId, PAGE_SIZE, PageCount, PageNo, PageOrder, RemotePages};
@@ -57,7 +57,11 @@ impl Host {
     }
 
     /// Finds what the slices of a disk hold over a page image, which is returned, too.
-    async fn held(&self, disk: &Disk, base: ImageId) -> Result<(Vec<Change>, Backing), HostError> {
+    async fn held(
+        &self,
+        disk: &Disk,
+        base: ImageId,
+    ) -> Result<(Vec<ChangedRange>, Backing), HostError> {
         let slices = disk.slices().iter().map(|path| Backing {
             path: path.clone(),
             format: Format::Qcow2,
@@ -83,7 +87,7 @@ impl Host {
 
     async fn layer_of(
         &self,
-        changes: Vec<Change>,
+        changes: Vec<ChangedRange>,
         chain: &[PathBuf],
         lineage: Lineage,
         raw: Backing,
@@ -122,8 +126,8 @@ impl Host {
         let (mut changes, raw) = self.held(disk, base).await?;
         // Zeros of any slice: those of lower ones are zero below as well.
         changes.retain(|change| match change.content {
-            Held::Data { slice, .. } => slice == 0,
-            Held::Zero => true,
+            SliceContent::Data { slice, .. } => slice == 0,
+            SliceContent::Zero => true,
         });
         self.layer_of(changes, disk.slices(), lineage, raw).await
     }
@@ -159,7 +163,7 @@ impl Host {
 
 /// Writes a layer of what slices hold. Blocks for a copy of it.
 fn write_layer(
-    changes: &[Change],
+    changes: &[ChangedRange],
     slices: &[PathBuf],
     lineage: Lineage,
     pages: PageCount,
@@ -177,7 +181,7 @@ fn write_layer(
         for nth in 0..count {
             let page = PageNo(first.0 + nth);
             let mut bytes = [0; PAGE_SIZE];
-            if let Held::Data { slice, offset } = change.content {
+            if let SliceContent::Data { slice, offset } = change.content {
                 // The last page of a disk may be partly there.
                 let length = usize::try_from((change.length - nth * PAGE).min(PAGE));
                 let part = &mut bytes[..length.unwrap_or(PAGE_SIZE)];
@@ -206,7 +210,7 @@ fn write_layer(
 
 /// Slices are in parts of a page each; what is not, or beyond the disk, is not
 /// theirs to say.
-fn first_page(change: &Change, pages: PageCount) -> Result<PageNo, HostError> {
+fn first_page(change: &ChangedRange, pages: PageCount) -> Result<PageNo, HostError> {
     let first = change.start / PAGE;
     let end = first.checked_add(change.length.div_ceil(PAGE));
     let inside = end.is_some_and(|end| end <= pages.0);
@@ -249,18 +253,18 @@ mod tests {
         let below = Image::new(Arc::new(Layer::open(below).expect("whole")), None);
         let below = below.expect("an image");
         let changes = [
-            Change {
+            ChangedRange {
                 start: 2 * PAGE,
                 length: 3 * PAGE,
-                content: Held::Data {
+                content: SliceContent::Data {
                     slice: 0,
                     offset: 0,
                 },
             },
-            Change {
+            ChangedRange {
                 start: 6 * PAGE,
                 length: PAGE,
-                content: Held::Zero,
+                content: SliceContent::Zero,
             },
         ];
         let lineage = Lineage {
@@ -283,10 +287,10 @@ mod tests {
 
     #[test]
     fn what_is_no_page_of_the_disk_is_refused() {
-        let change = |start, length| Change {
+        let change = |start, length| ChangedRange {
             start,
             length,
-            content: Held::Zero,
+            content: SliceContent::Zero,
         };
         let refused = |start, length| first_page(&change(start, length), PageCount(2)).is_err();
         assert!(!refused(0, 2 * PAGE) && !refused(PAGE, 100));

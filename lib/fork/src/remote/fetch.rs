@@ -2,7 +2,7 @@
 
 use super::incoming_images::{Origin, Whose};
 use crate::{Host, HostError};
-use forkyard_pager::{Fetching, PagerError, Refusal};
+use forkyard_pager::{Fetching, PagerError, PagerRefusal};
 use forkyard_types::ImageId;
 
 impl Host {
@@ -28,14 +28,16 @@ impl Host {
             .await
             .map_err(HostError::from)
             .and_then(|fetched| match fetched {
-                Err(PagerError::Refused(Refusal::AlreadyExists { .. })) if !known && !is_own()? => {
+                Err(PagerError::Refused(PagerRefusal::AlreadyExists { .. }))
+                    if !known && !is_own()? =>
+                {
                     Err(HostError::ForeignImage { image })
                 }
                 other => Ok(other),
             });
         let failed = !matches!(
             fetched,
-            Ok(Ok(()) | Err(PagerError::Refused(Refusal::AlreadyExists { .. })))
+            Ok(Ok(()) | Err(PagerError::Refused(PagerRefusal::AlreadyExists { .. })))
         );
         if failed && !known {
             self.peers.incoming_images.forget_origin(image);
@@ -43,7 +45,7 @@ impl Host {
         match fetched? {
             Ok(()) => {}
             // More VMs of one image: it is here, or on its way.
-            Err(PagerError::Refused(Refusal::AlreadyExists { .. })) => {
+            Err(PagerError::Refused(PagerRefusal::AlreadyExists { .. })) => {
                 if settle {
                     self.parts
                         .pager_call(move |pager| pager.settle(image))

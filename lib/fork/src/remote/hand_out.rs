@@ -17,7 +17,7 @@ use crate::{
 };
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_network::Subnet;
-use forkyard_pager::{Link, Offering, PeerKey, Push, Run};
+use forkyard_pager::{CountedLink, Offering, PeerKey, Push, Run};
 use forkyard_snapshot::{Layout, Original, Snapshot};
 use forkyard_types::{
     ApiError, CloneResult, ErrorKind, FamilyId, ForkId, ForkReport, Handout, HandoutFamily,
@@ -393,7 +393,7 @@ impl Host {
     /// Counts the pages that a host has asked for and was sent: it makes progress while they
     /// grow. None if they cannot be told.
     async fn passed_to(&self, peer: &dyn Peer) -> Option<u64> {
-        let link = Link::Host(peer.address()?);
+        let link = CountedLink::Host(peer.address()?);
         let links = self.parts.pager_call(|pager| pager.links()).await.ok()?;
         let passed = links.into_iter().filter(|it| it.link == link);
         Some(passed.map(|it| it.sent.asked + it.sent.pages).sum())

@@ -16,7 +16,7 @@ use super::{
     remote_share::{RemoteShare, Stage},
 };
 use crate::{Host, HostError, to_text};
-use forkyard_records::StoreError;
+use forkyard_records::RecordsError;
 use forkyard_types::{ApiError, ErrorKind, FamilyId, ForkId, ImageId, Member, VmId, VmView};
 use forkyard_vm::{VmError, lock};
 use futures::future::join_all;
@@ -233,7 +233,8 @@ impl Host {
     /// Nothing of it is there any more.
     pub(crate) fn forget_remote_clones(&self, (fork, peer): (ForkId, &str)) -> Option<FamilyId> {
         let gone = lock(&self.peers.remote_clones.0).remove(&(fork, peer.to_owned()));
-        let forgotten: Result<(), StoreError> = self.parts.store.remove_remote_clones((fork, peer));
+        let forgotten: Result<(), RecordsError> =
+            self.parts.store.remove_remote_clones((fork, peer));
         if let Err(error) = forgotten {
             tracing::warn!(%fork, peer, error = &error as &dyn std::error::Error, "still recorded");
         }

@@ -13,7 +13,7 @@
 use crate::{Host, HostError};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_overlay::{
-    Event, Generation, Key, News, Part, Sighting, Span, Whereabout, Whereabouts,
+    Event, Key, News, Part, PlaceGeneration, PlaceNews, Span, Whereabout, Whereabouts,
 };
 use forkyard_types::{FamilyId, Member, NewsSecret, VmId};
 use forkyard_vm::{Life, Vm, lock};
@@ -176,7 +176,7 @@ impl Host {
     }
 
     /// Says something to every site of a family, and again soon.
-    fn say(&self, family: FamilyId, said: Vec<Sighting>) {
+    fn say(&self, family: FamilyId, said: Vec<PlaceNews>) {
         let socket = self.peers.sites.socket.get().cloned();
         let key = self.peers.sites.of(family, |known| known.key);
         let (Some(socket), Some(key), Ok(Some(span))) = (socket, key, self.span_of(family)) else {
@@ -243,7 +243,7 @@ impl Host {
     }
 
     /// Tells every site that a VM is about to move to that end of tunnels; the rank of that news.
-    pub(crate) fn tell_moving(&self, vm: &Vm, from: Ipv4Addr, to: Ipv4Addr) -> Generation {
+    pub(crate) fn tell_moving(&self, vm: &Vm, from: Ipv4Addr, to: Ipv4Addr) -> PlaceGeneration {
         let record = vm.record();
         let said = self.peers.sites.of(record.family, |known| {
             known.leaving.insert(record.member);
@@ -260,7 +260,7 @@ impl Host {
         &self,
         (family, member, port): (FamilyId, Member, VmId),
         from: Ipv4Addr,
-        generation: Generation,
+        generation: PlaceGeneration,
     ) -> Result<(), HostError> {
         let Some(place) = self.parts.store.tunnel(family)? else {
             return Ok(());
@@ -268,7 +268,7 @@ impl Host {
         self.parts.network.park(family, port).await?;
         self.peers.sites.of(family, |known| {
             let to = place.own;
-            known.seen.learn(Sighting {
+            known.seen.learn(PlaceNews {
                 member,
                 generation,
                 at: Whereabout::Moving { from, to },

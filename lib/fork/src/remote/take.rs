@@ -18,7 +18,7 @@ use crate::{
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_network::Subnet;
 use forkyard_pager::{Fetching, Run};
-use forkyard_records::{FamilyNo, FamilyRecord, StoreError};
+use forkyard_records::{FamilyNo, FamilyRecord, RecordsError};
 use forkyard_snapshot::{Disk, Layout, Original, Snapshot};
 use forkyard_types::{
     CloneResult, FamilyId, ForkMode, ForkPhase, ForkReport, GuestCpu, Handout, HandoutFamily,
@@ -262,7 +262,7 @@ impl Host {
         };
         let places = family.first.0..family.first.0.saturating_add(family.places);
         match self.parts.store.join_family(record, places, &policy) {
-            Err(StoreError::NumberTaken { .. }) => {
+            Err(RecordsError::NumberTaken { .. }) => {
                 let network = network_of(number)?.network();
                 return Err(HostError::NetworkTaken { network });
             }

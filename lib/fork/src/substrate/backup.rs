@@ -11,7 +11,7 @@
 
 use super::{Substrate, porter::Stores};
 use crate::{Host, HostError};
-use forkyard_objects::Address;
+use forkyard_objects::StoreAddress;
 use forkyard_types::{BackupState, BackupView, ImageId, VmName};
 use forkyard_vm::lock;
 use serde::{Deserialize, Serialize};
@@ -121,7 +121,11 @@ impl Host {
     }
 
     /// Records that a substrate's copy is there.
-    async fn record_copy(&self, substrate: &Substrate, store: &Address) -> Result<(), HostError> {
+    async fn record_copy(
+        &self,
+        substrate: &Substrate,
+        store: &StoreAddress,
+    ) -> Result<(), HostError> {
         let _turn = self.substrates.docks.lock().await;
         let all = self.all_substrates()?.into_iter();
         // As it is now.
@@ -137,7 +141,7 @@ impl Host {
         Ok(())
     }
 
-    fn backup_store(&self) -> Option<&Address> {
+    fn backup_store(&self) -> Option<&StoreAddress> {
         self.substrates.stores.get()?.backup.as_ref()
     }
 
@@ -213,13 +217,13 @@ impl Substrate {
         Some(self.entry.parts.as_ref()?.memory.image)
     }
 
-    fn copy_in(&self, store: &Address) -> Option<&Copied> {
+    fn copy_in(&self, store: &StoreAddress) -> Option<&Copied> {
         let copied = self.entry.backup.as_ref();
         copied.filter(|it| it.store == store.to_string() && Some(it.image) == self.image())
     }
 
     /// Tells whether it is to be copied and is not.
-    fn wants_copy(&self, store: &Address) -> bool {
+    fn wants_copy(&self, store: &StoreAddress) -> bool {
         let entry = &self.entry;
         let whole = entry.parts.is_some() && entry.leaving.is_none() && !entry.boot;
         whole && self.copy_in(store).is_none()

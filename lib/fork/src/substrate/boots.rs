@@ -13,7 +13,7 @@
 use super::{Leaving, Substrate, activate::Founders, dock};
 use crate::{Host, HostError, boot::made_up, substrate::bundle::Way};
 use forkyard_host::Base;
-use forkyard_records::StoreError;
+use forkyard_records::RecordsError;
 use forkyard_types::{CloneResult, RunRequest, SubstrateKind, VmId, VmName, VmView};
 use forkyard_vmm::Accel;
 use std::path::PathBuf;
@@ -205,7 +205,7 @@ impl Host {
             return Ok(None);
         }
         match self.pull_from(name, &folder).await {
-            Ok(_) | Err(HostError::Store(StoreError::SubstrateNameTaken { .. })) => find(),
+            Ok(_) | Err(HostError::Store(RecordsError::SubstrateNameTaken { .. })) => find(),
             Err(error) => Err(error),
         }
     }

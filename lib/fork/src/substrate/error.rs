@@ -2,7 +2,7 @@
 
 use crate::HostError;
 use forkyard_objects::{ManifestError, order::Failed};
-use forkyard_substrate::{ListsError, access::Denied, sign::SignError};
+use forkyard_substrate::{ListsError, access::SubstrateDenied, sign::SignError};
 use forkyard_types::{ByteCount, ErrorKind, VmName};
 use forkyard_vmm::Ungrown;
 use std::path::PathBuf;
@@ -168,7 +168,7 @@ pub enum SubstrateError {
     Lists(#[from] ListsError),
     /// The asker may not.
     #[error(transparent)]
-    Denied(#[from] Denied),
+    Denied(#[from] SubstrateDenied),
 }
 
 impl SubstrateError {

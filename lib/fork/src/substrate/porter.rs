@@ -6,9 +6,9 @@
 
 use super::SubstrateError;
 use crate::{Host, HostError, blocking, error::check_store};
-use forkyard_confine::{Confinement, Ends, Network, Who, confine};
+use forkyard_confine::{Confinement, Lifespan, Network, Who, confine};
 use forkyard_objects::{
-    Address, LONGEST, Root,
+    LONGEST, Root, StoreAddress,
     order::{Done, Failed, Order, Said, Work},
     settings,
 };
@@ -45,7 +45,7 @@ pub struct Stores {
     /// File with settings and keys.
     pub settings: Option<PathBuf>,
     /// Store that the pool is backed up to.
-    pub backup: Option<Address>,
+    pub backup: Option<StoreAddress>,
 }
 
 /// The operator's choices, once they are known.
@@ -55,7 +55,7 @@ impl Host {
     /// Has a store be worked on. Dropped, the work ends.
     pub(super) async fn carry(
         &self,
-        store: &Address,
+        store: &StoreAddress,
         work: Work,
         mut each: impl FnMut(Said) + Send,
     ) -> Result<Done, HostError> {
@@ -165,7 +165,7 @@ fn start(program: &Path, order: &Order) -> Result<Result<Running, Failed>, HostE
         Root::Bucket(bucket) => {
             reads.extend(order.settings.iter().filter_map(|path| there(path)));
             if let Some(path) = &order.settings {
-                match settings::Settings::read(path) {
+                match settings::StoreSettings::read(path) {
                     Ok(settings) => reads.extend(settings.authority_of(bucket).and_then(there)),
                     Err(failed) => return Ok(Err(failed)),
                 }
@@ -201,7 +201,7 @@ fn start(program: &Path, order: &Order) -> Result<Result<Running, Failed>, HostE
             writes: &writes,
             largest: LARGEST,
             network,
-            ends: Ends::ByItself,
+            ends: Lifespan::ByItself,
         },
     );
     let failed = HostError::io("run", program);

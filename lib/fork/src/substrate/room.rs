@@ -2,7 +2,7 @@
 
 use super::{Substrate, SubstrateError};
 use crate::{Host, HostError};
-use forkyard_substrate::pool::{Full, Held, make_room};
+use forkyard_substrate::pool::{Full, HeldSubstrate, make_room};
 use forkyard_types::{ByteCount, SubstrateParts};
 
 /// Seconds between two records of a use.
@@ -16,7 +16,7 @@ impl Host {
         let all = self.all_substrates()?;
         for it in &all {
             let Some(own) = &it.entry.parts else { continue };
-            held.push(Held {
+            held.push(HeldSubstrate {
                 name: it.name.to_string(),
                 bytes: size(own),
                 used: it.entry.used.max(it.entry.created),

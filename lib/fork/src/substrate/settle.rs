@@ -3,7 +3,7 @@
 use super::{DISK, Leaving, MEMORY, Substrate, bundle::PASSING, gone};
 use crate::{Host, HostError, blocking};
 use forkyard_image::Lineage;
-use forkyard_pager::{PagerError, Refusal};
+use forkyard_pager::{PagerError, PagerRefusal};
 use forkyard_snapshot::SnapshotError;
 use forkyard_types::{ImageId, SubstratePart, SubstrateParts, VmState};
 use std::{collections::BTreeSet, ffi::OsString, fs, fs::File, time::Duration};
@@ -89,7 +89,7 @@ impl Host {
                 .parts
                 .pager_call(move |pager| Ok(pager.publish(lineage, layer)));
             match served.await? {
-                Ok(()) | Err(PagerError::Refused(Refusal::AlreadyExists { .. })) => {}
+                Ok(()) | Err(PagerError::Refused(PagerRefusal::AlreadyExists { .. })) => {}
                 Err(source @ PagerError::Refused(_)) => {
                     return Err(SnapshotError::Damaged { path, source }.into());
                 }

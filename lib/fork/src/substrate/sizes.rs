@@ -15,7 +15,7 @@ use crate::{
 };
 use forkyard_agent_link::Growth;
 use forkyard_image::{Layer, LayerBuilder, Lineage};
-use forkyard_pager::{PagerError, Refusal};
+use forkyard_pager::{PagerError, PagerRefusal};
 use forkyard_sys_host::memory::{anonymous_file, seal};
 use forkyard_types::{ByteCount, ImageId, PAGE_SIZE, SubstrateSizes};
 use forkyard_vm::lock;
@@ -207,7 +207,7 @@ impl Host {
             .parts
             .pager_call(move |pager| Ok(pager.publish(lineage, layer)));
         match served.await? {
-            Ok(()) | Err(PagerError::Refused(Refusal::AlreadyExists { .. })) => Ok(larger),
+            Ok(()) | Err(PagerError::Refused(PagerRefusal::AlreadyExists { .. })) => Ok(larger),
             Err(error) => Err(error.into()),
         }
     }

@@ -20,8 +20,8 @@ use super::{
 use crate::{Host, HostError, blocking};
 use forkyard_image::{Image, Layer};
 use forkyard_objects::{
-    Address, Manifest, Sealed,
-    order::{self, Done, Failed, Over, Said, Work},
+    Manifest, Sealed, StoreAddress,
+    order::{self, Done, ExistingManifest, Failed, Said, Work},
     pieces_of,
 };
 use forkyard_substrate::access::Act;
@@ -87,7 +87,7 @@ impl Host {
         let pulled = match (&request.folder, &request.store) {
             (Some(folder), None) => self.pull_from_folder(folder, &request).await,
             (None, Some(store)) => {
-                let (store, name) = Address::of_one(store).map_err(bad)?;
+                let (store, name) = StoreAddress::of_one(store).map_err(bad)?;
                 self.pull_from_store(&store, &name, &request).await
             }
             (None, None) | (Some(_), Some(_)) => Err(one_of_both()),
@@ -100,7 +100,7 @@ impl Host {
     pub(super) async fn store_substrate(
         &self,
         substrate: &Substrate,
-        store: &Address,
+        store: &StoreAddress,
         verify: bool,
     ) -> Result<Done, HostError> {
         let signer = self.signer()?;
@@ -137,15 +137,19 @@ impl Host {
     }
 
     /// Says what becomes of what has a substrate's name in a store: only this host's own is replaced.
-    async fn over(&self, store: &Address, manifest: &Manifest) -> Result<Over, HostError> {
+    async fn over(
+        &self,
+        store: &StoreAddress,
+        manifest: &Manifest,
+    ) -> Result<ExistingManifest, HostError> {
         let object = match self.manifest_in(store, &manifest.name).await {
             Ok(object) => object,
-            Err(error) if is_absent(&error) => return Ok(Over::Nothing),
+            Err(error) if is_absent(&error) => return Ok(ExistingManifest::Nothing),
             Err(error) => return Err(error),
         };
         let own = self.signer()?.public().map_err(SubstrateError::from)?;
         match Sealed::open(&manifest.name, object.as_bytes()) {
-            Ok(sealed) if sealed.key == own => Ok(Over::Replaced),
+            Ok(sealed) if sealed.key == own => Ok(ExistingManifest::Replaced),
             Ok(_) | Err(_) => Err(SubstrateError::Store {
                 store: store.to_string(),
                 source: Failed::Taken(manifest.name.clone()),
@@ -154,7 +158,7 @@ impl Host {
         }
     }
 
-    async fn manifest_in(&self, store: &Address, name: &str) -> Result<String, HostError> {
+    async fn manifest_in(&self, store: &StoreAddress, name: &str) -> Result<String, HostError> {
         let mut found = None;
         let work = Work::Get {
             name: name.to_owned(),
@@ -213,7 +217,7 @@ impl Host {
 
     async fn pull_from_store(
         &self,
-        store: &Address,
+        store: &StoreAddress,
         name: &str,
         request: &PullRequest,
     ) -> Result<Substrate, HostError> {
@@ -369,7 +373,7 @@ impl Host {
     }
 }
 
-fn address(text: &str) -> Result<Address, HostError> {
+fn address(text: &str) -> Result<StoreAddress, HostError> {
     text.parse().map_err(bad)
 }
 

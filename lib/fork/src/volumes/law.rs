@@ -2,7 +2,7 @@
 
 use super::{VolumeError, known_name};
 use crate::{Host, HostError, blocking};
-use forkyard_blockd::{Holding, Law, Request, WhyTransfer};
+use forkyard_blockd::{BlockLocation, Law, Request, WhyTransfer};
 use forkyard_types::{
     PageCount, TuneVolume, VolumeHolding, VolumeLaw, VolumeTransfer, VolumeView, VolumeWhy,
 };
@@ -28,10 +28,10 @@ impl Host {
             block,
             offset: PageCount(block).bytes().unwrap_or_default(),
             holding: match why.holding {
-                Holding::Unwritten => VolumeHolding::Unwritten,
-                Holding::Zero => VolumeHolding::Zero,
-                Holding::Here => VolumeHolding::Here,
-                Holding::Elsewhere => VolumeHolding::Elsewhere,
+                BlockLocation::Unwritten => VolumeHolding::Unwritten,
+                BlockLocation::Zero => VolumeHolding::Zero,
+                BlockLocation::Here => VolumeHolding::Here,
+                BlockLocation::Elsewhere => VolumeHolding::Elsewhere,
             },
             version: why.version,
             hosts,

@@ -10,8 +10,8 @@ const SLICE: Duration = Duration::from_millis(4);
 const SAMPLE_S: u32 = 2;
 const PERIOD_S: u32 = 5;
 
-fn one(used: f64, waited: f64) -> Use {
-    Use {
+fn one(used: f64, waited: f64) -> CpuUse {
+    CpuUse {
         used,
         wanted: used + waited,
         weight: 1.0,
@@ -109,7 +109,8 @@ fn soak(host: u32, seconds: u32, guests: &mut [Guest], seed: u64) -> Soak {
                 one(used, wanted - used)
             };
             let all = guests.iter();
-            let sample: Sample<usize> = all.map(|one| usage(one, &mut dice)).enumerate().collect();
+            let sample: UseSample<usize> =
+                all.map(|one| usage(one, &mut dice)).enumerate().collect();
             soak.contended += u32::from(crowd > 1.2);
             let found = police.sample(&sample);
             soak.named
@@ -150,7 +151,7 @@ proptest! {
     fn levels_are_max_min_fair(
         guests in prop::collection::vec((0.0..4.0f64, 0.0..1.0f64, 0.5..4.0f64), 1..8),
     ) {
-        let all = guests.iter().map(|&(wanted, part, weight)| Use { used: wanted * part, wanted, weight });
+        let all = guests.iter().map(|&(wanted, part, weight)| CpuUse { used: wanted * part, wanted, weight });
         let used: f64 = all.clone().map(|one| one.used).sum();
         let level = level(all.clone());
         let given: f64 = all.map(|one| one.wanted.min(level * one.weight)).sum();
@@ -252,7 +253,7 @@ fn evidence_is_what_was_seen() {
 fn a_larger_share_is_no_greed_where_it_is_due() {
     let mut police = Police::new(PoliceConfig::default());
     for _ in 0..100 {
-        let large = Use {
+        let large = CpuUse {
             weight: 3.0,
             ..one(1.5, 2.5)
         };

@@ -79,8 +79,8 @@ fn second_builder_waits_and_finds_what_the_first_built() {
         let make = cache.make("a", &path, &mut |_| {}, |work, _| {
             let (cache, path) = (cache.clone(), path.clone());
             scope.spawn(move || {
-                let mut tell = |event: Event<'_>| {
-                    assert_eq!(event, Event::Waiting);
+                let mut tell = |event: BuildEvent<'_>| {
+                    assert_eq!(event, BuildEvent::Waiting);
                     waiting.send(()).expect("the first still builds");
                 };
                 cache
@@ -118,7 +118,7 @@ fn orphaned_program_keeps_the_next_builder_out() {
 #[test]
 fn different_things_are_built_side_by_side() {
     let (_dir, cache) = cache();
-    let quiet = &mut |event: Event<'_>| panic!("{event:?}");
+    let quiet = &mut |event: BuildEvent<'_>| panic!("{event:?}");
     let _one = Workplace::enter(&cache.dir, "a", quiet).expect("entered");
     let _two = Workplace::enter(&cache.dir, "b", quiet).expect("entered");
 }
@@ -170,12 +170,12 @@ fn newest_link_wins_and_old_kernel_stays() {
     };
     keep("6.1-a").expect("kept");
     keep("6.1-b").expect("there is one already");
-    let old = Kernel::load(&cache.current_kernel()).expect("loads");
+    let old = GuestKernel::load(&cache.current_kernel()).expect("loads");
     assert_eq!(old.release.as_deref(), Some("6.1-a"));
 
     cache.forget_kernel().expect("forgotten");
     keep("6.1-b").expect("kept");
-    let new = Kernel::load(&cache.current_kernel()).expect("loads");
+    let new = GuestKernel::load(&cache.current_kernel()).expect("loads");
     assert_eq!(new.release.as_deref(), Some("6.1-b"));
     assert!(
         old.image

@@ -21,7 +21,7 @@ use crate::{
     progress::Progress,
     run::Program,
 };
-use forkyard_confine::{Confinement, Ends, Network, Who};
+use forkyard_confine::{Confinement, Lifespan, Network, Who};
 use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, File},
@@ -71,7 +71,7 @@ pub(super) fn unpack(
             writes: &[&order.root, &order.expanded],
             largest: MOST.0 + SPARE,
             network: Network::None,
-            ends: Ends::WithStarter,
+            ends: Lifespan::WithStarter,
         })?
         .holding(work.lock())
         .until(cancel)

@@ -2,7 +2,7 @@
 //! and each part checked against the digest it is known by.
 
 use super::{ArchiveError, digest::Digest, error::unreadable};
-use forkyard_files::{Kind, Reader};
+use forkyard_files::{EntryKind, Reader};
 use forkyard_types::plainly;
 use serde::de::DeserializeOwned;
 use std::{
@@ -50,7 +50,7 @@ impl Parts {
                 continue;
             };
             let part = match entry.kind {
-                Kind::File {
+                EntryKind::File {
                     size,
                     extents: None,
                 } => Part::Bytes {
@@ -58,19 +58,21 @@ impl Parts {
                     size,
                 },
                 // `docker save` has one for a layer that is there twice.
-                Kind::Link(target) => {
+                EntryKind::Link(target) => {
                     let above = Path::new(&name).parent().unwrap_or(Path::new(""));
                     match plain(&above.join(as_path(&target))) {
                         Some(target) => Part::Link(target),
                         None => continue,
                     }
                 }
-                Kind::File {
+                EntryKind::File {
                     extents: Some(_), ..
                 } => {
                     return Err(tar(io::Error::other("it has a file with holes")));
                 }
-                Kind::Folder | Kind::Same(_) | Kind::Fifo | Kind::Device => continue,
+                EntryKind::Folder | EntryKind::Same(_) | EntryKind::Fifo | EntryKind::Device => {
+                    continue;
+                }
             };
             if name.len() > LONGEST {
                 return Err(tar(io::Error::other(

@@ -13,11 +13,11 @@
 //! | a step | what it said last is the error |
 //! | the build is given up, the daemon dies | the first process is killed, and with it all others and their mounts; the folder goes with the import's |
 
-use super::{Cancel, ImportError, Key, KeyMaker, pull::take, unpack::unpacked_at_most};
+use super::{CacheKey, Cancel, ImportError, KeyMaker, pull::take, unpack::unpacked_at_most};
 use crate::{
     cache::Workplace,
     error::{BuildError, io_error},
-    progress::{Event, Progress},
+    progress::{BuildEvent, Progress},
     run::{BUILDAH, Call, Program, TAR},
 };
 use forkyard_confine::{Building, Network};
@@ -153,7 +153,7 @@ pub(super) fn build(
     (work, incoming): (&Workplace, &Path),
     (size, cancel): (Option<ByteCount>, &Cancel),
     progress: Progress<'_>,
-) -> Result<Key, ImportError> {
+) -> Result<CacheKey, ImportError> {
     let build = Build {
         folder: work.dir().join("build"),
         context: context.to_owned(),
@@ -162,7 +162,7 @@ pub(super) fn build(
         cancel,
     };
     build.furnish().map_err(io_error("make", &build.folder))?;
-    progress(Event::Step("unpacking the context"));
+    progress(BuildEvent::Step("unpacking the context"));
     let unpacked = build
         .call(TAR)?
         .args(["--extract", "--no-same-owner", "--file"])
@@ -171,7 +171,7 @@ pub(super) fn build(
         .arg(build.folder.join("context"))
         .run(progress);
     unpacked.map_err(failed)?;
-    progress(Event::Step("building"));
+    progress(BuildEvent::Step("building"));
     let archive = build.folder.join("archive");
     let built = build
         .call(BUILDAH)?

@@ -27,7 +27,7 @@ pub enum ImportError {
     Cancelled,
     /// The disk is not one that a guest can have.
     #[error(transparent)]
-    Disk(#[from] DiskError),
+    Disk(#[from] DiskImportError),
     /// The archive is not one of a container image that a guest can be.
     #[error(transparent)]
     Archive(#[from] ArchiveError),
@@ -53,7 +53,7 @@ pub enum ImportError {
 /// Reason why a disk is none that a guest can have.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
-pub enum DiskError {
+pub enum DiskImportError {
     /// The disk is said to be raw, and begins as a qcow2 disk does.
     #[error("this is a qcow2 disk, not a raw one: say --format qcow2")]
     IsQcow2,

@@ -1,7 +1,9 @@
 //! Incoming bytes, written to a file.
 
-use super::{Cancel, DiskError, ImportError, MOST, PAGE, PIECE, Source, key_of, unpack::fill};
-use crate::{error::io_error, key::Key};
+use super::{
+    Cancel, DiskImportError, ImportError, MOST, PAGE, PIECE, Source, key_of, unpack::fill,
+};
+use crate::{error::io_error, key::CacheKey};
 use forkyard_types::{ByteCount, ImageName};
 use std::{
     fs::File,
@@ -17,7 +19,7 @@ pub(super) fn take_in(
     mut from: impl Read,
     to: &Path,
     cancel: &Cancel,
-) -> Result<Key, ImportError> {
+) -> Result<CacheKey, ImportError> {
     let file = File::create_new(to).map_err(io_error("create", to))?;
     let mut hasher = blake3::Hasher::new();
     let mut piece = vec![0; PIECE];
@@ -31,7 +33,7 @@ pub(super) fn take_in(
         }
         if size + filled as u64 > MOST.0 {
             let size = ByteCount(size + filled as u64);
-            return Err(DiskError::TooLarge { size, most: MOST }.into());
+            return Err(DiskImportError::TooLarge { size, most: MOST }.into());
         }
         hasher.update(&piece[..filled]);
         write_sparse(&file, &piece[..filled], size).map_err(io_error("write", to))?;

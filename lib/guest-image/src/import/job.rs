@@ -1,7 +1,7 @@
 //! From what came in to a disk that a guest can have.
 
 use super::{
-    ArchiveError, Cancel, DiskError, ImportError, MOST, PAGE, PIECE, apart, cpu, qcow2,
+    ArchiveError, Cancel, DiskImportError, ImportError, MOST, PAGE, PIECE, apart, cpu, qcow2,
     unpack::{self, Order, Taken, Unpacked},
     volume, write_sparse,
 };
@@ -9,10 +9,10 @@ use crate::{
     cache::Workplace,
     error::{BuildError, io_error},
     image::{Room, make_file_system},
-    progress::{Event, Progress},
+    progress::{BuildEvent, Progress},
     run::QEMU_IMG,
 };
-use forkyard_confine::{Confinement, Ends, NOBODY, Network, Who};
+use forkyard_confine::{Confinement, Lifespan, NOBODY, Network, Who};
 use forkyard_types::{ByteCount, EntryPoint, ImageName, Start};
 use std::{
     fs::{self, File},
@@ -54,7 +54,7 @@ impl Job<'_> {
             .read_at(&mut head, 0)
             .map_err(io_error("read", self.incoming))?;
         if qcow2::begins(&head[..there]) {
-            return Err(DiskError::IsQcow2.into());
+            return Err(DiskImportError::IsQcow2.into());
         }
         self.cut(self.incoming, partition, disk)?;
         Ok(described(what, partition))
@@ -70,9 +70,9 @@ impl Job<'_> {
         let file = self.open_incoming()?;
         let size = qcow2::alone(&file).map_err(io_error("read", self.incoming))??;
         if size > MOST {
-            return Err(DiskError::TooLarge { size, most: MOST }.into());
+            return Err(DiskImportError::TooLarge { size, most: MOST }.into());
         }
-        progress(Event::Step("converting the disk"));
+        progress(BuildEvent::Step("converting the disk"));
         let raw = self.work.dir().join("raw");
         let to = File::create_new(&raw).map_err(io_error("create", &raw))?;
         // Of zeros, as it is told, so that it writes nothing but what is not.
@@ -92,7 +92,7 @@ impl Job<'_> {
                 writes: &[&raw],
                 largest: MOST.0,
                 network: Network::None,
-                ends: Ends::WithStarter,
+                ends: Lifespan::WithStarter,
             })?
             .holding(self.work.lock())
             .run(progress)?;
@@ -155,7 +155,7 @@ impl Job<'_> {
             level: cpu::level(),
         };
         fs::create_dir(&root).map_err(io_error("make", &root))?;
-        progress(Event::Step("unpacking the archive"));
+        progress(BuildEvent::Step("unpacking the archive"));
         let unpacked = match self.unpacker {
             Some(program) => apart::unpack(program, &order, (self.work, self.cancel), progress),
             None => unpack::unpack(&order, self.cancel),
@@ -167,7 +167,7 @@ impl Job<'_> {
         } = unpacked?;
         self.cancel.check()?;
         let room = taken.room(size)?;
-        progress(Event::Step("making the file system"));
+        progress(BuildEvent::Step("making the file system"));
         make_file_system(self.name.as_str(), &root, disk, room, self.work, progress)?;
         let words = entry.argv.iter().map(|word| word.replace('\n', " "));
         let runs = words.collect::<Vec<_>>().join(" ");

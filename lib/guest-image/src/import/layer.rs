@@ -17,7 +17,7 @@ use super::{
     digest::{Digest, Hashing},
     error::LayerError,
 };
-use forkyard_files::{Entry, FilesError, Kind, Reader, inside};
+use forkyard_files::{Entry, EntryKind, FilesError, Reader, inside};
 use forkyard_types::ByteCount;
 use nix::{
     sys::{
@@ -170,8 +170,12 @@ impl<'a> Tree<'a> {
         }
         let path = checked(as_path(&entry.path))?;
         let size = match entry.kind {
-            Kind::File { size, .. } => size,
-            Kind::Folder | Kind::Link(_) | Kind::Same(_) | Kind::Fifo | Kind::Device => 0,
+            EntryKind::File { size, .. } => size,
+            EntryKind::Folder
+            | EntryKind::Link(_)
+            | EntryKind::Same(_)
+            | EntryKind::Fifo
+            | EntryKind::Device => 0,
         };
         self.budget.take(size)?;
         let Some(name) = path.file_name() else {
@@ -203,10 +207,10 @@ impl<'a> Tree<'a> {
 
     /// Returns where an entry goes; nothing is there any more but, for a folder,
     /// a folder.
-    fn place(&self, path: &Path, kind: &Kind) -> Result<PathBuf, LayerError> {
+    fn place(&self, path: &Path, kind: &EntryKind) -> Result<PathBuf, LayerError> {
         let place = inside::place(self.root, path).map_err(making(path))?;
         match place.symlink_metadata() {
-            Ok(there) if there.is_dir() && *kind == Kind::Folder => {}
+            Ok(there) if there.is_dir() && *kind == EntryKind::Folder => {}
             Ok(there) if there.is_dir() => fs::remove_dir_all(&place).map_err(making(path))?,
             Ok(_) => fs::remove_file(&place).map_err(making(path))?,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -228,7 +232,7 @@ impl<'a> Tree<'a> {
             why,
         };
         match kind {
-            Kind::File { size, extents } => {
+            EntryKind::File { size, extents } => {
                 let place = self.place(path, kind)?;
                 let all = [(0, *size)];
                 let extents = extents.as_deref().unwrap_or(&all);
@@ -247,7 +251,7 @@ impl<'a> Tree<'a> {
                 describe().map_err(making(path))?;
                 Ok(Some(place))
             }
-            Kind::Folder => {
+            EntryKind::Folder => {
                 let place = self.place(path, kind)?;
                 let make = || -> io::Result<()> {
                     if !place.exists() {
@@ -262,10 +266,10 @@ impl<'a> Tree<'a> {
                 }
                 Ok(Some(place))
             }
-            Kind::Link(target) | Kind::Same(target) if target.is_empty() => {
+            EntryKind::Link(target) | EntryKind::Same(target) if target.is_empty() => {
                 Err(hostile("leads nowhere"))
             }
-            Kind::Link(target) => {
+            EntryKind::Link(target) => {
                 let place = self.place(path, kind)?;
                 symlink(as_path(target), &place)
                     .and_then(|()| lchown(&place, Some(owner.0), Some(owner.1)))
@@ -273,7 +277,7 @@ impl<'a> Tree<'a> {
                     .map_err(making(path))?;
                 Ok(Some(place))
             }
-            Kind::Same(target) => {
+            EntryKind::Same(target) => {
                 let target = checked(as_path(target))?;
                 let from = inside::place(self.root, &target).map_err(making(&target))?;
                 let facts = from.symlink_metadata();
@@ -287,7 +291,7 @@ impl<'a> Tree<'a> {
                 fs::hard_link(from, &place).map_err(making(path))?;
                 Ok(Some(place))
             }
-            Kind::Fifo => {
+            EntryKind::Fifo => {
                 let place = self.place(path, kind)?;
                 let make = || -> io::Result<()> {
                     mkfifo(&place, Mode::S_IRUSR)?;
@@ -298,8 +302,8 @@ impl<'a> Tree<'a> {
                 Ok(Some(place))
             }
             // The kernel makes those of a guest, and mounts them over /dev.
-            Kind::Device if path.starts_with("/dev") => Ok(None),
-            Kind::Device => Err(hostile("is a device")),
+            EntryKind::Device if path.starts_with("/dev") => Ok(None),
+            EntryKind::Device => Err(hostile("is a device")),
         }
     }
 

@@ -14,10 +14,10 @@ use super::{Cancel, ImportError, digest::Digest, unpack::unpacked_at_most};
 use crate::{
     cache::Workplace,
     error::{BuildError, io_error},
-    progress::{Event, Progress},
+    progress::{BuildEvent, Progress},
     run::{Call, SKOPEO},
 };
-use forkyard_confine::{Confinement, Ends, Network, Reach, Who};
+use forkyard_confine::{Confinement, FetchReach, Lifespan, Network, Who};
 use forkyard_types::{ByteCount, ImageReference};
 use nix::{fcntl::OFlag, libc};
 use std::{
@@ -33,7 +33,7 @@ const RETRIES: &str = "2";
 /// Writes the image to `incoming`, an archive of one image for this machine; the digest of what
 /// the registry has under the reference.
 pub(super) fn fetch(
-    (reference, reach): (&ImageReference, Reach),
+    (reference, reach): (&ImageReference, FetchReach),
     work: &Workplace,
     incoming: &Path,
     (size, cancel): (Option<ByteCount>, &Cancel),
@@ -58,7 +58,7 @@ pub(super) fn fetch(
                 writes: &[&folder],
                 largest: unpacked_at_most(size).0,
                 network: Network::Host,
-                ends: Ends::WithStarter,
+                ends: Lifespan::WithStarter,
             })?
             // Settings of its own, which there are none of.
             .env("HOME", &folder)
@@ -73,7 +73,7 @@ pub(super) fn fetch(
         }
         error.into()
     };
-    progress(Event::Step("asking the registry"));
+    progress(BuildEvent::Step("asking the registry"));
     // Without TLS it is asked by name or address of this host alone.
     let verify = match reference.is_of_this_host() {
         true => "false",
@@ -90,7 +90,7 @@ pub(super) fn fetch(
     // A tag may mean another image by now.
     let pinned = reference.pinned(&digest.to_string());
     let pinned = pinned.unwrap_or_else(|| reference.clone());
-    progress(Event::Step("fetching the image"));
+    progress(BuildEvent::Step("fetching the image"));
     let archive = folder.join("archive");
     let words = [
         "copy",

@@ -4,7 +4,7 @@
 //! over, or as the one its data is in: a program that converts it would copy that
 //! file. So it is read here first, and must need no file but itself.
 
-use super::DiskError;
+use super::DiskImportError;
 use forkyard_types::ByteCount;
 use std::{fs::File, io, os::unix::fs::FileExt};
 
@@ -20,7 +20,7 @@ pub fn begins(bytes: &[u8]) -> bool {
 }
 
 /// Size of the disk in a qcow2 file that needs no other.
-pub fn alone(file: &File) -> io::Result<Result<ByteCount, DiskError>> {
+pub fn alone(file: &File) -> io::Result<Result<ByteCount, DiskImportError>> {
     let mut header = [0; HEADER];
     let mut there = 0;
     while there < HEADER {
@@ -32,27 +32,27 @@ pub fn alone(file: &File) -> io::Result<Result<ByteCount, DiskError>> {
     Ok(judge(&header[..there]))
 }
 
-fn judge(header: &[u8]) -> Result<ByteCount, DiskError> {
-    let long = |at: usize| -> Result<u64, DiskError> {
+fn judge(header: &[u8]) -> Result<ByteCount, DiskImportError> {
+    let long = |at: usize| -> Result<u64, DiskImportError> {
         let bytes = header.get(at..).and_then(|rest| rest.first_chunk());
         bytes
             .map(|b| u64::from_be_bytes(*b))
-            .ok_or(DiskError::NotQcow2)
+            .ok_or(DiskImportError::NotQcow2)
     };
-    let word = |at: usize| Ok::<_, DiskError>(long(at)? >> 32);
+    let word = |at: usize| Ok::<_, DiskImportError>(long(at)? >> 32);
     if !begins(header) || !(2..=3).contains(&word(4)?) {
-        return Err(DiskError::NotQcow2);
+        return Err(DiskImportError::NotQcow2);
     }
     if long(8)? != 0 || word(16)? != 0 {
-        return Err(DiskError::NeedsAnother(
+        return Err(DiskImportError::NeedsAnother(
             "the one it lies over, its backing file",
         ));
     }
     if word(32)? != 0 {
-        return Err(DiskError::Encrypted);
+        return Err(DiskImportError::Encrypted);
     }
     if word(4)? == 3 && long(72)? & DATA_FILE != 0 {
-        return Err(DiskError::NeedsAnother("the one with its data"));
+        return Err(DiskImportError::NeedsAnother("the one with its data"));
     }
     Ok(ByteCount(long(24)?))
 }
@@ -81,7 +81,7 @@ mod tests {
         File::open(path).expect("there")
     }
 
-    fn judged(words: &[&str]) -> Result<ByteCount, DiskError> {
+    fn judged(words: &[&str]) -> Result<ByteCount, DiskImportError> {
         let dir = tempfile::tempdir().expect("a directory");
         File::create(dir.path().join("base"))
             .and_then(|base| base.set_len(7 << 20))
@@ -107,10 +107,13 @@ mod tests {
     #[test]
     fn a_disk_that_needs_another_file_is_refused() {
         let over = judged(&["-b", "base", "-F", "raw"]);
-        assert!(matches!(over, Err(DiskError::NeedsAnother(_))), "{over:?}");
+        assert!(
+            matches!(over, Err(DiskImportError::NeedsAnother(_))),
+            "{over:?}"
+        );
         let apart = judged(&["-o", "data_file=elsewhere"]);
         assert!(
-            matches!(apart, Err(DiskError::NeedsAnother(_))),
+            matches!(apart, Err(DiskImportError::NeedsAnother(_))),
             "{apart:?}"
         );
     }
@@ -125,14 +128,14 @@ mod tests {
             "-o",
             "encrypt.format=aes,encrypt.key-secret=s",
         ];
-        assert_eq!(judged(&words), Err(DiskError::Encrypted));
+        assert_eq!(judged(&words), Err(DiskImportError::Encrypted));
         let dir = tempfile::tempdir().expect("a directory");
         let plain = made(dir.path(), &[]);
         let mut header = [0; HEADER];
         plain.read_exact_at(&mut header, 0).expect("read");
         judge(&header).expect("plain");
         header[32..36].copy_from_slice(&LUKS.to_be_bytes());
-        assert_eq!(judge(&header), Err(DiskError::Encrypted));
+        assert_eq!(judge(&header), Err(DiskImportError::Encrypted));
     }
 
     proptest! {
@@ -145,7 +148,7 @@ mod tests {
         #[test]
         fn what_begins_otherwise_is_none(bytes in prop::collection::vec(any::<u8>(), 0..HEADER)) {
             prop_assume!(!begins(&bytes));
-            prop_assert_eq!(judge(&bytes), Err(DiskError::NotQcow2));
+            prop_assert_eq!(judge(&bytes), Err(DiskImportError::NotQcow2));
         }
     }
 }

@@ -11,14 +11,14 @@
 //! Names that a guest could have chosen to be read as words of debugfs's are left out: of these
 //! characters the lists that are installed name none.
 
-use super::{Cancel, DiskError, ImportError, MOST};
+use super::{Cancel, DiskImportError, ImportError, MOST};
 use crate::{
     cache::Workplace,
     error::{BuildError, io_error},
-    progress::{Event, Progress},
+    progress::{BuildEvent, Progress},
     run::{Call, DEBUGFS, E2FSCK, Program},
 };
-use forkyard_confine::{Confinement, Ends, NOBODY, Network, Who};
+use forkyard_confine::{Confinement, Lifespan, NOBODY, Network, Who};
 use forkyard_substrate::matches;
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -74,13 +74,13 @@ pub(super) fn scrub(
     };
     if let Some(pattern) = what.remove.iter().chain(&what.empty).find(is_odd) {
         let path = pattern.clone();
-        return Err(DiskError::NotScrubbed { path }.into());
+        return Err(DiskImportError::NotScrubbed { path }.into());
     }
     chown(path, Some(NOBODY), Some(NOBODY)).map_err(io_error("give away", path))?;
     let disk = Disk { path, work, cancel };
-    progress(Event::Step("reading the journal"));
+    progress(BuildEvent::Step("reading the journal"));
     disk.check(&[], progress)?;
-    progress(Event::Step("removing what was the VM's alone"));
+    progress(BuildEvent::Step("removing what was the VM's alone"));
     let (remove, empty) = disk.find(what, progress)?;
     let mut script = String::new();
     for (path, mode) in &remove {
@@ -94,10 +94,10 @@ pub(super) fn scrub(
         disk.debugfs(&script, &["-w"], progress)?;
         let (left, _) = disk.find(what, progress)?;
         if let Some((path, _)) = left.into_iter().next() {
-            return Err(DiskError::NotScrubbed { path }.into());
+            return Err(DiskImportError::NotScrubbed { path }.into());
         }
     }
-    progress(Event::Step("freeing blocks"));
+    progress(BuildEvent::Step("freeing blocks"));
     disk.check(&["-E", "discard"], progress)?;
     chown(path, Some(0), Some(0)).map_err(io_error("take back", path))?;
     Ok(())
@@ -111,7 +111,7 @@ impl Disk<'_> {
             writes: &[self.path],
             largest: MOST.0,
             network: Network::None,
-            ends: Ends::WithStarter,
+            ends: Lifespan::WithStarter,
         })?;
         Ok(call.holding(self.work.lock()).until(self.cancel))
     }
@@ -183,7 +183,7 @@ impl Disk<'_> {
                     .map_or_else(String::new, |(path, _)| path.clone())
             };
             if depth == DEPTH || all.len() > FILES {
-                return Err(DiskError::NotScrubbed { path: path() }.into());
+                return Err(DiskImportError::NotScrubbed { path: path() }.into());
             }
             let listed = self.list(&folders, progress)?;
             let below = listed.into_iter().flat_map(|(folder, names)| {

@@ -406,7 +406,7 @@ fn partition_is_cut_out() {
     assert_eq!(fs::read(&image.file.path).expect("read"), system);
     let error = refused(Source::Raw { partition: None }, &disk);
     assert!(
-        matches!(error, ImportError::Disk(DiskError::Partitioned(_))),
+        matches!(error, ImportError::Disk(DiskImportError::Partitioned(_))),
         "{error:?}"
     );
 }
@@ -428,12 +428,12 @@ fn qcow2_is_converted_and_what_is_said_to_be_raw_is_not_looked_into() {
     assert_eq!(fs::read(&image.file.path).expect("read"), system);
     let error = refused(Source::Raw { partition: None }, &bytes);
     assert!(
-        matches!(error, ImportError::Disk(DiskError::IsQcow2)),
+        matches!(error, ImportError::Disk(DiskImportError::IsQcow2)),
         "{error:?}"
     );
     let error = refused(Source::Qcow2 { partition: None }, &system);
     assert!(
-        matches!(error, ImportError::Disk(DiskError::NotQcow2)),
+        matches!(error, ImportError::Disk(DiskImportError::NotQcow2)),
         "{error:?}"
     );
     let rebase = Command::new("qemu-img")
@@ -444,7 +444,7 @@ fn qcow2_is_converted_and_what_is_said_to_be_raw_is_not_looked_into() {
     let bytes = fs::read(&packed).expect("read");
     let error = refused(Source::Qcow2 { partition: None }, &bytes);
     assert!(
-        matches!(error, ImportError::Disk(DiskError::NeedsAnother(_))),
+        matches!(error, ImportError::Disk(DiskImportError::NeedsAnother(_))),
         "{error:?}"
     );
 }
@@ -469,7 +469,7 @@ fn import_that_breaks_off_or_is_given_up_leaves_nothing() {
     nothing_left(&cache);
     let cancel = Cancel::default();
     let given_up = cache.import(&name, OCI, &Oci::new().packed()[..], &cancel, |event| {
-        if event == Event::Step("making the file system") {
+        if event == BuildEvent::Step("making the file system") {
             cancel.set();
         }
     });

@@ -4,7 +4,7 @@
 //! ext2 and ext3, too). A disk may be just that, or have a partition table,
 //! MBR or GPT, in sectors of 512 bytes.
 
-use super::DiskError;
+use super::DiskImportError;
 use forkyard_types::ByteCount;
 use std::{
     fs::File,
@@ -40,7 +40,7 @@ struct Partition {
 }
 
 /// The bytes of the root file system: all of it, or of the partition wanted.
-pub fn find(disk: &File, wanted: Option<u32>) -> io::Result<Result<Range<u64>, DiskError>> {
+pub fn find(disk: &File, wanted: Option<u32>) -> io::Result<Result<Range<u64>, DiskImportError>> {
     let size = disk.metadata()?.len();
     let Some(wanted) = wanted else {
         return whole(disk, size);
@@ -48,17 +48,17 @@ pub fn find(disk: &File, wanted: Option<u32>) -> io::Result<Result<Range<u64>, D
     let there = partitions(disk, size)?;
     let Some(found) = there.iter().find(|partition| partition.number == wanted) else {
         let there = told(disk, &there)?;
-        return Ok(Err(DiskError::NoPartition { wanted, there }));
+        return Ok(Err(DiskImportError::NoPartition { wanted, there }));
     };
     let place = format!("partition {wanted}");
     check(disk, found.bytes.clone(), &place, size)
 }
 
-fn whole(disk: &File, size: u64) -> io::Result<Result<Range<u64>, DiskError>> {
+fn whole(disk: &File, size: u64) -> io::Result<Result<Range<u64>, DiskImportError>> {
     if file_system(disk, 0)?.is_none() {
         let partitions = partitions(disk, size)?;
         if !partitions.is_empty() {
-            return Ok(Err(DiskError::Partitioned(told(disk, &partitions)?)));
+            return Ok(Err(DiskImportError::Partitioned(told(disk, &partitions)?)));
         }
     }
     check(disk, 0..size, "disk", size)
@@ -69,17 +69,17 @@ fn check(
     bytes: Range<u64>,
     place: &str,
     size: u64,
-) -> io::Result<Result<Range<u64>, DiskError>> {
+) -> io::Result<Result<Range<u64>, DiskImportError>> {
     let cut_off = |what, wants, has| {
         let (wants, has) = (ByteCount(wants), ByteCount(has));
-        Ok(Err(DiskError::CutOff { what, wants, has }))
+        Ok(Err(DiskImportError::CutOff { what, wants, has }))
     };
     if bytes.end > size {
         return cut_off("partition", bytes.end, size);
     }
     let length = bytes.end - bytes.start;
     match file_system(disk, bytes.start)? {
-        None => Ok(Err(DiskError::NoFileSystem {
+        None => Ok(Err(DiskImportError::NoFileSystem {
             place: place.to_owned(),
             found: other(disk, bytes.start)?.unwrap_or("nothing that is known"),
         })),

@@ -3,7 +3,7 @@ use std::process::{Command, Stdio};
 
 struct Inputs {
     dir: tempfile::TempDir,
-    kernel: Kernel,
+    kernel: GuestKernel,
     guest: GuestFiles,
 }
 
@@ -14,7 +14,7 @@ fn inputs() -> Inputs {
         fs::write(&path, name).expect("written");
         path
     };
-    let kernel = Kernel {
+    let kernel = GuestKernel {
         image: at("vmlinuz"),
         modules: vec![at("virtio.ko"), at("virtio_pci.ko")],
         release: Some("6.1".into()),
@@ -29,7 +29,7 @@ fn inputs() -> Inputs {
     Inputs { dir, kernel, guest }
 }
 
-fn key(inputs: &Inputs) -> Key {
+fn key(inputs: &Inputs) -> CacheKey {
     let content = Content::read(&inputs.kernel, &inputs.guest);
     content.expect("readable").key()
 }

@@ -51,7 +51,7 @@ fn what_a_guest_needs_is_gathered_and_loads_again() {
     let tree = tree(dir.path());
     let fetched = gather(&tree, &dir.path().join("out"), &mut |_| {}).expect("gathered");
     assert!(fetched.name.starts_with("6.1.0-test-"), "{}", fetched.name);
-    let kernel = Kernel::load(&fetched.dir).expect("loads");
+    let kernel = GuestKernel::load(&fetched.dir).expect("loads");
     assert_eq!(kernel.release.as_deref(), Some("6.1.0-test"));
     assert_eq!(fs::read(&kernel.image).expect("there"), b"kernel");
     let names: Vec<_> = kernel
@@ -125,12 +125,12 @@ fn kernel_is_the_one_the_package_depends_on() {
 fn kernel_of_the_users_own_has_no_modules_and_must_exist() {
     let dir = scratch();
     let path = dir.path().join("bzImage");
-    let error = Kernel::from_file(&path).expect_err("not there");
+    let error = GuestKernel::from_file(&path).expect_err("not there");
     assert!(matches!(error, BuildError::UnfitKernel { path: named, .. } if named == path));
     let fifo = dir.path().join("fifo");
     nix::unistd::mkfifo(&fifo, nix::sys::stat::Mode::S_IRUSR).expect("made");
     for none in [fifo.as_path(), dir.path(), Path::new("/dev/null")] {
-        let error = Kernel::from_file(none).expect_err("it cannot be booted");
+        let error = GuestKernel::from_file(none).expect_err("it cannot be booted");
         assert!(matches!(error, BuildError::NoFile { .. }), "{error:?}");
     }
     let mut image = vec![0; 0x400];
@@ -142,10 +142,10 @@ fn kernel_of_the_users_own_has_no_modules_and_must_exist() {
     ] {
         fs::write(&path, content).expect("written");
         fs::set_permissions(&path, fs::Permissions::from_mode(bits)).expect("set");
-        let error = Kernel::from_file(&path).expect_err("it cannot be booted");
+        let error = GuestKernel::from_file(&path).expect_err("it cannot be booted");
         assert!(matches!(error, BuildError::UnfitKernel { .. }), "{error:?}");
     }
     fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).expect("set");
-    let kernel = Kernel::from_file(&path).expect("there");
+    let kernel = GuestKernel::from_file(&path).expect("there");
     assert_eq!((kernel.modules, kernel.release), (vec![], None));
 }

@@ -20,7 +20,7 @@ fn parse(text: &str) -> Result<Recipe, RecipeError> {
     Recipe::parse(Path::new("images/test.toml"), text)
 }
 
-fn key(text: &str) -> Key {
+fn key(text: &str) -> CacheKey {
     parse(text).expect("parses").key().expect("readable")
 }
 
@@ -136,7 +136,7 @@ fn key_changes_with_everything_the_recipe_says() {
         GOOD.replace("/sbin/init", "/init"),
         GOOD.replace("target = \"/bin/busybox\"", "target = \"busybox\""),
     ];
-    let mut keys: Vec<Key> = changes.iter().map(|text| key(text)).collect();
+    let mut keys: Vec<CacheKey> = changes.iter().map(|text| key(text)).collect();
     keys.push(key(GOOD));
     keys.sort_unstable();
     keys.dedup();

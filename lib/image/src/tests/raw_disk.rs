@@ -1,13 +1,13 @@
 //! Raw disks made into layers.
 
 use super::{image, lineage, read_all};
-use crate::{Image, Written, write_file};
+use crate::{Image, WriteSummary, write_file};
 use forkyard_types::{PAGE_SIZE, PageCount};
 use proptest::prelude::*;
 use std::fs::File;
 use std::os::unix::fs::{FileExt, MetadataExt};
 
-fn import(source: &File) -> (Image, Written, File) {
+fn import(source: &File) -> (Image, WriteSummary, File) {
     let dest = tempfile::tempfile().expect("temporary file");
     let written = write_file(source, lineage(1, None), &dest).expect("imports");
     let image = image(dest.try_clone().expect("clones"), None).expect("an image");
@@ -55,7 +55,7 @@ fn holes_and_zeros_take_no_space() {
     let (image, written, dest) = import(&source);
     assert_eq!(
         written,
-        Written {
+        WriteSummary {
             pages: PageCount(1 << 28),
             data: PageCount(2)
         }
@@ -74,7 +74,7 @@ fn source_without_holes_is_copied_whole() {
     let (image, written, _) = import(&source);
     assert_eq!(
         written,
-        Written {
+        WriteSummary {
             pages: PageCount(4),
             data: PageCount(4)
         }

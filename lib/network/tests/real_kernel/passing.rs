@@ -5,7 +5,7 @@ use crate::{
     stations::{Stations, first_place, span},
 };
 use forkyard_network::Span;
-use forkyard_overlay::{Event, Generation, Part, Sighting, Whereabout};
+use forkyard_overlay::{Event, Part, PlaceGeneration, PlaceNews, Whereabout};
 use forkyard_types::{FamilyId, Member};
 use std::{collections::BTreeSet, net::SocketAddrV4};
 
@@ -33,8 +33,8 @@ impl World {
     }
 
     fn sees(&mut self, host: usize, generation: u32, at: Whereabout) {
-        let generation = Generation(generation);
-        let said = Sighting {
+        let generation = PlaceGeneration(generation);
+        let said = PlaceNews {
             member: MOVES,
             generation,
             at,

@@ -1,7 +1,7 @@
 //! Tests of the network after another program has removed or changed the rules.
 
 use crate::guest::{Guest, PATIENCE, alone, family};
-use forkyard_network::{Commits, Link, Networks, Watch};
+use forkyard_network::{CommitWatch, Commits, Link, Networks};
 use nix::sys::socket::{
     AddressFamily, MsgFlags, NetlinkAddr, SockFlag, SockProtocol, SockType, bind, recv, socket,
 };
@@ -26,13 +26,13 @@ fn nft(command: &str) {
     assert!(ran.expect("nft").success(), "{command}");
 }
 
-async fn next(watch: &mut Watch) -> Commits {
+async fn next(watch: &mut CommitWatch) -> Commits {
     let told = timeout(PATIENCE, watch.next()).await;
     told.expect("a commit is told of").expect("read")
 }
 
 /// Puts the rules back once what another program did is known.
-async fn mended(networks: &Networks, watch: &mut Watch) {
+async fn mended(networks: &Networks, watch: &mut CommitWatch) {
     while !networks.mend(&next(watch).await).await.expect("mended") {}
 }
 

@@ -41,8 +41,8 @@ fn ports_that_guests_are_not_to_reach_are_those_of_the_file() {
     let (_folder, peers) = file(&(pinned() + "pages = \"192.0.2.2:7434\"\n"), 0o600);
     let doors = |peers: &PeersFile| {
         let doors = peers.doors().expect("read");
-        let one = <[Doors; 1]>::try_from(doors).expect("one peer");
-        let [Doors { host, api, pages }] = one;
+        let one = <[PeerPorts; 1]>::try_from(doors).expect("one peer");
+        let [PeerPorts { host, api, pages }] = one;
         (host, api, pages)
     };
     let pages: SocketAddr = "192.0.2.2:7434".parse().expect("an address");

@@ -13,19 +13,19 @@ struct Kernel {
 }
 
 impl Kernel {
-    fn carry_out(&mut self, plan: Plan) {
+    fn carry_out(&mut self, plan: TablePlan) {
         for it in plan.unrelayed {
             assert!(self.relayed.remove(&it));
         }
         self.hear(plan.heard);
         for change in plan.changes {
             match change {
-                Change::Send { member, to, had } => {
+                TableChange::Send { member, to, had } => {
                     assert_eq!(self.tunnel.insert(member, to).is_some(), had);
                     self.bridge.insert(member, None);
                 }
-                Change::Port { member, port } => drop(self.bridge.insert(member, Some(port))),
-                Change::Forget { member, ported } => {
+                TableChange::Port { member, port } => drop(self.bridge.insert(member, Some(port))),
+                TableChange::Forget { member, ported } => {
                     assert!(self.tunnel.remove(&member).is_some());
                     if ported {
                         assert!(self.bridge[&member].is_some());
@@ -99,7 +99,7 @@ proptest! {
             let mut fresh = Kernel::default();
             fresh.carry_out(Table::empty(site(1)).plan(&wanted));
             prop_assert_eq!(kernel.clone().sorted(), fresh.sorted());
-            prop_assert_eq!(wanted.plan(&wanted), Plan::default());
+            prop_assert_eq!(wanted.plan(&wanted), TablePlan::default());
             known = wanted;
         }
     }

@@ -24,7 +24,7 @@ struct World {
     /// Site of each member, or the one before it stood still; and the one it goes to.
     members: Vec<(usize, usize, Stage)>,
     /// News under way, and the site they are for.
-    post: Vec<(usize, Sighting)>,
+    post: Vec<(usize, PlaceNews)>,
     ports: Vec<VmId>,
 }
 
@@ -326,7 +326,7 @@ proptest! {
             moved.extend(known.plan(&wanted).changes);
             known = wanted;
         }
-        let once = Change::Send { member, to: site(1), had: true };
+        let once = TableChange::Send { member, to: site(1), had: true };
         prop_assert_eq!(moved, [once]);
     }
 }

@@ -13,7 +13,7 @@
 
 use super::entry::{Ready, State};
 use super::{Catalog, Node, bad_layer};
-use crate::Refusal;
+use crate::PagerRefusal;
 use crate::similar::{Fingerprint, Similarity};
 use crate::touched::Run;
 use forkyard_image::{Image, Layer, Lineage};
@@ -48,7 +48,7 @@ pub(crate) struct Draft {
 
 impl Draft {
     /// Builds the image that `layer` makes. Takes time for each of its pages.
-    pub fn new(layer: Arc<Layer>, base: Base, now: Instant) -> Result<Self, Refusal> {
+    pub fn new(layer: Arc<Layer>, base: Base, now: Instant) -> Result<Self, PagerRefusal> {
         let lineage = layer.lineage();
         let image = Image::new(layer, base.parent.as_ref()).map_err(|error| bad_layer(&error))?;
         let mut similar: Vec<_> = base
@@ -92,7 +92,7 @@ pub(super) enum Freshness {
 
 impl<W> Catalog<W> {
     /// Collects what an image of this lineage and size is built on, if it may be published.
-    pub fn base(&self, lineage: Lineage, pages: PageCount) -> Result<Base, Refusal> {
+    pub fn base(&self, lineage: Lineage, pages: PageCount) -> Result<Base, PagerRefusal> {
         self.may_publish(lineage.image, pages)?;
         let parent = self.parent(lineage)?.cloned();
         let past = self
@@ -114,27 +114,27 @@ impl<W> Catalog<W> {
         &self,
         image: forkyard_types::ImageId,
         pages: PageCount,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), PagerRefusal> {
         let node = self.names.get(&image);
         let Some(entry) = node.and_then(|node| self.entries.get(node)) else {
             return Ok(());
         };
         match (&entry.state, entry.pages) {
             (State::Promised { .. }, promised) if promised == pages => Ok(()),
-            (State::Promised { .. }, promised) => Err(Refusal::WrongSize {
+            (State::Promised { .. }, promised) => Err(PagerRefusal::WrongSize {
                 promised,
                 got: pages,
             }),
-            (State::Ready(_) | State::Arriving, _) => Err(Refusal::AlreadyExists { image }),
-            (State::Failed, _) => Err(Refusal::HasFailed { image }),
+            (State::Ready(_) | State::Arriving, _) => Err(PagerRefusal::AlreadyExists { image }),
+            (State::Failed, _) => Err(PagerRefusal::HasFailed { image }),
         }
     }
 
-    fn parent(&self, lineage: Lineage) -> Result<Option<&Image>, Refusal> {
+    fn parent(&self, lineage: Lineage) -> Result<Option<&Image>, PagerRefusal> {
         lineage.parent.map(|parent| self.ready(parent)).transpose()
     }
 
-    pub(super) fn freshness(&self, draft: &Draft) -> Result<Freshness, Refusal> {
+    pub(super) fn freshness(&self, draft: &Draft) -> Result<Freshness, PagerRefusal> {
         let now = self.parent(draft.lineage)?;
         let same = match (now, &draft.parent) {
             (Some(now), Some(then)) => now.is(then),

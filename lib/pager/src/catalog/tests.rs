@@ -45,7 +45,7 @@ fn layer(image: u8, parent: Option<u8>) -> Layer {
     Layer::open(file).expect("a layer")
 }
 
-fn draft<W>(catalog: &Catalog<W>, layer: Layer) -> Result<Draft, Refusal> {
+fn draft<W>(catalog: &Catalog<W>, layer: Layer) -> Result<Draft, PagerRefusal> {
     let base = catalog.base(layer.lineage(), layer.pages())?;
     Draft::new(Arc::new(layer), base, Instant::now())
 }
@@ -53,7 +53,7 @@ fn draft<W>(catalog: &Catalog<W>, layer: Layer) -> Result<Draft, Refusal> {
 fn publish<W: std::fmt::Debug>(
     catalog: &mut Catalog<W>,
     layer: Layer,
-) -> Result<Published<W>, Refusal> {
+) -> Result<Published<W>, PagerRefusal> {
     let draft = draft(catalog, layer)?;
     Ok(catalog.publish(draft)?.expect("nothing was in between"))
 }
@@ -296,12 +296,12 @@ fn draft_is_refused_for_what_happened_while_it_was_built() {
         .collect();
     publish(&mut catalog, layer(4, None)).expect("publishes");
     let refusal = catalog.publish(drafts.pop().expect("three")).err();
-    assert_eq!(refusal, Some(Refusal::AlreadyExists { image: id(4) }));
+    assert_eq!(refusal, Some(PagerRefusal::AlreadyExists { image: id(4) }));
     catalog.fail(id(3)).expect("fails");
     let refusal = catalog.publish(drafts.pop().expect("three")).err();
-    assert_eq!(refusal, Some(Refusal::HasFailed { image: id(3) }));
+    assert_eq!(refusal, Some(PagerRefusal::HasFailed { image: id(3) }));
     catalog.retire(id(1)).expect("retires");
     let refusal = catalog.publish(drafts.pop().expect("three")).err();
-    assert_eq!(refusal, Some(Refusal::ParentUnknown { parent: id(1) }));
+    assert_eq!(refusal, Some(PagerRefusal::ParentUnknown { parent: id(1) }));
     assert!(catalog.find(id(2)).is_none());
 }

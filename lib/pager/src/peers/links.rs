@@ -3,7 +3,7 @@
 use super::{Arriving, Peers};
 use crate::catalog::Node;
 use crate::service::Service;
-use forkyard_transfer::{Link, Received, Sent};
+use forkyard_transfer::{CountedLink, Received, Sent};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
@@ -14,7 +14,7 @@ use std::sync::{Arc, MutexGuard, PoisonError};
 pub struct LinkUse {
     /// Peer of the link. To a group this host but sends: what came by one is
     /// counted for the host it came from.
-    pub link: Link,
+    pub link: CountedLink,
     /// Traffic sent to it.
     pub sent: Sent,
     /// Traffic received from it.
@@ -49,7 +49,7 @@ impl Arriving {
         let received = self
             .client
             .get()
-            .map(forkyard_transfer::driver::Client::stats);
+            .map(forkyard_transfer::driver::PageClient::stats);
         Got {
             received: received.unwrap_or_default(),
             used: self.arrivals.used(),
@@ -93,14 +93,14 @@ impl Service {
     pub fn links(&self) -> Vec<LinkUse> {
         let server = self.peers().server.get();
         let sent = server
-            .map(forkyard_transfer::driver::Server::tally)
+            .map(forkyard_transfer::driver::PageServer::tally)
             .unwrap_or_default();
-        let mut links: BTreeMap<Link, (Sent, Got)> = BTreeMap::new();
+        let mut links: BTreeMap<CountedLink, (Sent, Got)> = BTreeMap::new();
         for (link, sent) in sent.links() {
             links.entry(link).or_default().0 = sent;
         }
         for (host, got) in self.peers().got() {
-            links.entry(Link::Host(host)).or_default().1 = got;
+            links.entry(CountedLink::Host(host)).or_default().1 = got;
         }
         let each = links.into_iter();
         each.map(|(link, (sent, got))| LinkUse { link, sent, got })

@@ -3,7 +3,7 @@
 //! No program runs from such a page and no kernel keeps its tables in one: they are data. Over
 //! a long link they go last, for a clone is likely to need all others before.
 
-use crate::Refusal;
+use crate::PagerRefusal;
 use crate::service::Service;
 use forkyard_image::Image;
 use forkyard_transfer::{Page, Run, is_noise};
@@ -17,7 +17,7 @@ const MOST: usize = 2048;
 
 impl Service {
     /// Finds the stretches of an image, which must be all here. Reads all of its data.
-    pub fn noise(&self, image: ImageId) -> Result<Vec<Run>, Refusal> {
+    pub fn noise(&self, image: ImageId) -> Result<Vec<Run>, PagerRefusal> {
         let (_, image, _) = self.catalog().offered(image)?;
         Ok(longest(stretches(image.pages(), |page| {
             drawn(&image, page)

@@ -3,7 +3,7 @@
 use super::PeerEvent;
 use crate::catalog::Node;
 use forkyard_image::Image;
-use forkyard_transfer::{Content, Page, PageSource};
+use forkyard_transfer::{Page, PageContent, PageSource};
 use forkyard_types::{PageCount, PageNo};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -47,21 +47,21 @@ impl PageSource for Offered {
         self.wanted.note(self.node, page);
     }
 
-    fn read(&mut self, page: PageNo, out: &mut Page) -> Content {
+    fn read(&mut self, page: PageNo, out: &mut Page) -> PageContent {
         let image = &self.image;
         if image.checksum(page).is_none() {
             let most = image.pages().0.saturating_sub(page.0).min(MOST_ZERO);
             let zero = |n: &u64| image.checksum(PageNo(page.0 + n)).is_none();
             let pages = (0..most).take_while(zero).count() as u64;
-            return Content::Zero(PageCount(pages.max(1)));
+            return PageContent::Zero(PageCount(pages.max(1)));
         }
         match image.read(page, out) {
-            Ok(()) => Content::Data,
+            Ok(()) => PageContent::Data,
             Err(error) => {
                 let image = image.lineage().image;
                 let error: &dyn std::error::Error = &error;
                 tracing::error!(%image, %page, error, "cannot serve a page to another host");
-                Content::Gone
+                PageContent::Gone
             }
         }
     }

@@ -1,7 +1,7 @@
 //! Images that come from another host as what they differ in from one that is here.
 
 use super::arrivals::Below;
-use crate::Refusal;
+use crate::PagerRefusal;
 use crate::protocol::Over;
 use crate::service::Service;
 use forkyard_transfer::Run;
@@ -10,7 +10,7 @@ use forkyard_types::{ImageId, PageCount, PageNo};
 impl Service {
     /// Returns the pages of an image that read otherwise than another's; both must be all here.
     /// Takes time for each page that was written since.
-    pub fn changes(&self, image: ImageId, since: ImageId) -> Result<Vec<Run>, Refusal> {
+    pub fn changes(&self, image: ImageId, since: ImageId) -> Result<Vec<Run>, PagerRefusal> {
         let (image, since) = {
             let catalog = self.catalog();
             (catalog.offered(image)?.1, catalog.offered(since)?.1)
@@ -19,11 +19,11 @@ impl Service {
     }
 
     /// Finds the image that one of so many pages comes over.
-    pub(super) fn below(&self, pages: PageCount, over: &Over) -> Result<Below, Refusal> {
+    pub(super) fn below(&self, pages: PageCount, over: &Over) -> Result<Below, PagerRefusal> {
         let (_, image, _) = self.catalog().offered(over.image)?;
         match image.pages() == pages {
             true => Ok(Below::new(image, pages, &over.changed)),
-            false => Err(Refusal::WrongSize {
+            false => Err(PagerRefusal::WrongSize {
                 promised: image.pages(),
                 got: pages,
             }),

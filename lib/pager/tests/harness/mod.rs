@@ -3,8 +3,8 @@
 
 use forkyard_image::{LayerBuilder, Lineage, Slot};
 use forkyard_pager::{
-    Pager, PagerClient, PagerError, PagerOptions, Prefetch, Programs, Role, Setup, Shutdown,
-    StartError, image_path, keep, other_half,
+    Pager, PagerClient, PagerError, PagerOptions, PagerSetup, Prefetch, ProgramRole, Programs,
+    Shutdown, StartError, image_path, keep, other_half,
 };
 use forkyard_sys_host::mapping::Mapping;
 use forkyard_sys_host::memory::anonymous_file;
@@ -310,16 +310,18 @@ fn be_a_pager() {
         arguments: BE_A_PAGER.iter().map(OsString::from).collect(),
     };
     let kept = env::var_os(KEPT).is_some();
-    let setup = Setup {
+    let setup = PagerSetup {
         mount: mount_of(&directory),
         socket: socket_of(&directory),
         options: options(),
         programs: kept.then(|| programs.clone()),
     };
-    let started = match Role::given() {
-        Role::First => Pager::start(setup),
-        Role::Successor => Pager::succeed(setup, other_half().expect("is there")),
-        Role::Keeper => return keep(other_half().expect("is there"), programs).expect("keeps"),
+    let started = match ProgramRole::given() {
+        ProgramRole::First => Pager::start(setup),
+        ProgramRole::Successor => Pager::succeed(setup, other_half().expect("is there")),
+        ProgramRole::Keeper => {
+            return keep(other_half().expect("is there"), programs).expect("keeps");
+        }
     };
     match started {
         Ok(pager) => {

@@ -2,7 +2,7 @@
 
 use crate::harness::{Fixture, byte, eventually, filling, layer};
 use forkyard_image::Lineage;
-use forkyard_pager::{Fetching, Offering, Over, PeerKey, Push, Refusal};
+use forkyard_pager::{Fetching, Offering, Over, PagerRefusal, PeerKey, Push};
 use forkyard_types::{ImageId, PAGE_SIZE, PageCount};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::os::unix::fs::FileExt;
@@ -293,7 +293,7 @@ fn what_makes_no_sense_is_refused() {
     };
     assert_eq!(
         refusal(pager.client.offer(image, offering.clone())),
-        Refusal::ListensNot
+        PagerRefusal::ListensNot
     );
     let at = pager
         .client
@@ -304,19 +304,19 @@ fn what_makes_no_sense_is_refused() {
     assert_eq!(again.expect("as it does"), at);
     let elsewhere = SocketAddr::new(HERE, at.port() ^ 1);
     let elsewhere = pager.client.listen(elsewhere).map(drop);
-    assert_eq!(refusal(elsewhere), Refusal::ListensAlready);
+    assert_eq!(refusal(elsewhere), PagerRefusal::ListensAlready);
     let image = ImageId::random();
     pager.client.promise(image, PageCount(1)).expect("promises");
     assert_eq!(
         refusal(pager.client.offer(image, offering)),
-        Refusal::NotReady { image }
+        PagerRefusal::NotReady { image }
     );
     let twice = pager.client.fetch(image, fetching(at, false));
     let (promised, got) = (PageCount(1), PageCount(PAGES));
-    assert_eq!(refusal(twice), Refusal::WrongSize { promised, got });
+    assert_eq!(refusal(twice), PagerRefusal::WrongSize { promised, got });
     let image = pager.publish(PAGES, filling);
     let twice = pager.client.fetch(image, fetching(at, false));
-    assert_eq!(refusal(twice), Refusal::AlreadyExists { image });
+    assert_eq!(refusal(twice), PagerRefusal::AlreadyExists { image });
     let of = |image| Over {
         image,
         changed: Vec::new(),
@@ -329,15 +329,15 @@ fn what_makes_no_sense_is_refused() {
     let lies = pager.client.fetch(ImageId::random(), over(of(unknown)));
     assert_eq!(
         refusal(lies),
-        Refusal::UnknownImage { image: unknown },
+        PagerRefusal::UnknownImage { image: unknown },
         "what it lies over is not here"
     );
     let small = pager.publish(1, filling);
     let lies = pager.client.fetch(ImageId::random(), over(of(small)));
-    assert_eq!(refusal(lies), Refusal::WrongSize { promised, got });
+    assert_eq!(refusal(lies), PagerRefusal::WrongSize { promised, got });
     let image = ImageId::random();
     assert_eq!(
         refusal(pager.client.settle(image)),
-        Refusal::UnknownImage { image }
+        PagerRefusal::UnknownImage { image }
     );
 }

@@ -3,7 +3,7 @@
 use crate::harness::{Fixture, byte, eventually, filling, layer};
 use crate::puppet::{Order, Puppet};
 use forkyard_image::Lineage;
-use forkyard_pager::{PagerError, Refusal, Shutdown};
+use forkyard_pager::{PagerError, PagerRefusal, Shutdown};
 use forkyard_sys_host::memory::anonymous_file;
 use forkyard_types::{ByteCount, ImageId, PageCount};
 use std::fs::File;
@@ -12,7 +12,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, Stdio};
 
-fn refusal(result: Result<(), PagerError>) -> Refusal {
+fn refusal(result: Result<(), PagerError>) -> PagerRefusal {
     result
         .expect_err("refused")
         .refusal()
@@ -39,7 +39,7 @@ fn retired_image_serves_whoever_has_it_open() {
     assert_eq!(clone.tell(Order::Read(599)), Some(filling(599)));
     assert_eq!(
         refusal(pager.client.stats(image).map(|_| ())),
-        Refusal::UnknownImage { image }
+        PagerRefusal::UnknownImage { image }
     );
     assert_eq!(pager.layers_open(), 1);
     clone.kill();
@@ -94,25 +94,25 @@ fn requests_that_make_no_sense_are_refused_by_their_reason() {
     };
     assert_eq!(
         refusal(client.promise(image, PageCount(1))),
-        Refusal::AlreadyExists { image }
+        PagerRefusal::AlreadyExists { image }
     );
     let again = client.publish(known, layer(known, 20, |_| 2));
-    assert_eq!(refusal(again), Refusal::AlreadyExists { image });
+    assert_eq!(refusal(again), PagerRefusal::AlreadyExists { image });
     assert_eq!(
         refusal(client.fail(image, "")),
-        Refusal::AlreadyExists { image }
+        PagerRefusal::AlreadyExists { image }
     );
 
     let (other, stranger) = (lineage(None), ImageId::random());
-    let unknown = Refusal::UnknownImage { image: stranger };
+    let unknown = PagerRefusal::UnknownImage { image: stranger };
     assert_eq!(refusal(client.retire(stranger)), unknown);
     assert_eq!(refusal(client.fail(stranger, "")), unknown);
     let orphan = lineage(Some(stranger));
     let parent = refusal(client.publish(orphan, layer(orphan, 20, |_| 1)));
-    assert_eq!(parent, Refusal::ParentUnknown { parent: stranger });
+    assert_eq!(parent, PagerRefusal::ParentUnknown { parent: stranger });
     client.promise(stranger, PageCount(20)).expect("new");
     let parent = refusal(client.publish(orphan, layer(orphan, 20, |_| 1)));
-    assert_eq!(parent, Refusal::ParentNotReady { parent: stranger });
+    assert_eq!(parent, PagerRefusal::ParentNotReady { parent: stranger });
 
     let (promised, got) = (PageCount(20), PageCount(21));
     let promise = Lineage {
@@ -120,18 +120,18 @@ fn requests_that_make_no_sense_are_refused_by_their_reason() {
         parent: None,
     };
     let size = refusal(client.publish(promise, layer(promise, 21, |_| 1)));
-    assert_eq!(size, Refusal::WrongSize { promised, got });
+    assert_eq!(size, PagerRefusal::WrongSize { promised, got });
     let name = refusal(client.publish(other, layer(promise, 20, |_| 1)));
     assert_eq!(
         name,
-        Refusal::WrongLineage {
+        PagerRefusal::WrongLineage {
             image: stranger,
             parent: None
         }
     );
     let empty = anonymous_file("empty", ByteCount(0)).expect("memfd");
     let bad = refusal(client.publish(promise, empty));
-    assert!(matches!(bad, Refusal::BadLayer { .. }), "{bad:?}");
+    assert!(matches!(bad, PagerRefusal::BadLayer { .. }), "{bad:?}");
     // None of which has broken the promise.
     client
         .publish(promise, layer(promise, 20, |_| 1))
@@ -251,7 +251,7 @@ fn shutdown_waits_for_no_one_but_refuses_while_files_are_open() {
     let image = pager.publish(20, |_| 4);
     let view = pager.view(image, 20);
     let refused = refusal(pager.client.shutdown(Shutdown::WhenUnused));
-    assert_eq!(refused, Refusal::InUse { files: 1 });
+    assert_eq!(refused, PagerRefusal::InUse { files: 1 });
     assert_eq!(byte(&view, 1), 4);
     drop(view);
     eventually("the file is closed", || pager.stats(image).users == 0);

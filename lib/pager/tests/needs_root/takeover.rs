@@ -3,7 +3,7 @@
 use crate::harness::{Fixture, Settings, byte, eventually, filling, kill_9, layer, memory_files};
 use crate::puppet::{Order, Puppet};
 use forkyard_image::Lineage;
-use forkyard_pager::{Refusal, Shutdown, is_mounted};
+use forkyard_pager::{PagerRefusal, Shutdown, is_mounted};
 use forkyard_types::{ImageId, PageCount};
 use nix::mount::{MntFlags, umount2};
 use std::os::unix::process::ExitStatusExt;
@@ -71,7 +71,10 @@ fn killed_pager_is_replaced_under_mappings_that_live_on() {
     crash(&pager);
     assert_eq!(clone.tell(Order::Read(19_999)), Some(right(19_999)));
     let gone = pager.client.stats(child.image).expect_err("has no name");
-    assert!(matches!(gone.refusal(), Some(Refusal::UnknownImage { .. })));
+    assert!(matches!(
+        gone.refusal(),
+        Some(PagerRefusal::UnknownImage { .. })
+    ));
     assert!(pager.open(child.image).is_err());
     clone.kill();
     drop(view);
@@ -175,7 +178,7 @@ fn pager_makes_way_for_another_program() {
     let nothing = pager.client.replace("/no/such/program".as_ref());
     assert!(matches!(
         nothing.expect_err("refused").refusal(),
-        Some(Refusal::Host { .. })
+        Some(PagerRefusal::Host { .. })
     ));
     assert_eq!(clone.tell(Order::Read(10_000)), Some(filling(10_000)));
 }
@@ -192,7 +195,7 @@ fn pager_whose_mount_has_gone_makes_way_for_none() {
     assert!(!is_mounted(&mount));
     let program = std::env::current_exe().expect("we are a program");
     let refused = pager.client.replace(&program).expect_err("refused");
-    assert!(matches!(refused.refusal(), Some(Refusal::NoSuccessor)));
+    assert!(matches!(refused.refusal(), Some(PagerRefusal::NoSuccessor)));
     assert_eq!(clone.tell(Order::Read(1)), Some(filling(1)));
 }
 

@@ -3,7 +3,7 @@
 use crate::harness::{Fixture, byte, eventually, filling, layer};
 use crate::puppet::{Order, Puppet};
 use forkyard_image::Lineage;
-use forkyard_pager::Refusal;
+use forkyard_pager::PagerRefusal;
 use forkyard_types::{ImageId, PageCount};
 use std::os::unix::fs::FileExt;
 use std::os::unix::process::ExitStatusExt;
@@ -103,7 +103,7 @@ fn failed_image_is_a_bus_error_and_not_a_hang() {
     };
     let late = pager.client.publish(lineage, layer(lineage, 64, |_| 1));
     let late = late.expect_err("too late");
-    assert_eq!(late.refusal(), Some(&Refusal::HasFailed { image }));
+    assert_eq!(late.refusal(), Some(&PagerRefusal::HasFailed { image }));
 }
 
 #[test]

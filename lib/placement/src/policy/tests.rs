@@ -33,11 +33,11 @@ fn picture(nodes: &[(&str, u32, u32)]) -> Picture {
     }
 }
 
-fn wish(count: u16, layout: Layout) -> Wish {
+fn wish(count: u16, layout: CloneLayout) -> Wish {
     Wish {
         user: None,
         count,
-        need: Need {
+        need: CloneNeed {
             vcpus: 1,
             memory: ByteCount(GIB),
         },
@@ -47,20 +47,20 @@ fn wish(count: u16, layout: Layout) -> Wish {
     }
 }
 
-fn dealt(places: Result<Vec<Place>, Denied>) -> Vec<(String, u16)> {
+fn dealt(places: Result<Vec<NodeClones>, PlacementDenied>) -> Vec<(String, u16)> {
     let places = places.expect("granted");
-    let pair = |place: Place| (place.node.to_string(), place.clones);
+    let pair = |place: NodeClones| (place.node.to_string(), place.clones);
     places.into_iter().map(pair).collect()
 }
 
 #[test]
 fn packed_clones_fill_the_nearest_node_and_then_the_fullest() {
     let picture = picture(&[("a", 8, 0), ("b", 8, 5), ("c", 8, 2)]);
-    let packed = picture.lay_out(&wish(5, Layout::Pack));
+    let packed = picture.lay_out(&wish(5, CloneLayout::Pack));
     assert_eq!(dealt(packed), [("b".into(), 3), ("c".into(), 2)]);
     let near = Wish {
         near: Some(name("a")),
-        ..wish(9, Layout::Pack)
+        ..wish(9, CloneLayout::Pack)
     };
     let packed = picture.lay_out(&near);
     assert_eq!(dealt(packed), [("a".into(), 8), ("b".into(), 1)]);
@@ -69,12 +69,12 @@ fn packed_clones_fill_the_nearest_node_and_then_the_fullest() {
 #[test]
 fn spread_clones_level_what_is_free() {
     let picture = picture(&[("a", 8, 0), ("b", 8, 4), ("c", 8, 7)]);
-    let spread = picture.lay_out(&wish(8, Layout::Spread));
+    let spread = picture.lay_out(&wish(8, CloneLayout::Spread));
     assert_eq!(dealt(spread), [("a".into(), 6), ("b".into(), 2)]);
     let even = self::picture(&[("a", 8, 0), ("b", 8, 0)]);
     let near = Wish {
         near: Some(name("b")),
-        ..wish(1, Layout::Spread)
+        ..wish(1, CloneLayout::Spread)
     };
     assert_eq!(dealt(even.lay_out(&near)), [("b".into(), 1)]);
 }
@@ -82,20 +82,22 @@ fn spread_clones_level_what_is_free() {
 #[test]
 fn fewer_are_granted_than_wished_for_and_none_is_refused() {
     let mut picture = picture(&[("a", 4, 0), ("b", 4, 3)]);
-    let places = picture.lay_out(&wish(100, Layout::Spread)).expect("some");
+    let places = picture
+        .lay_out(&wish(100, CloneLayout::Spread))
+        .expect("some");
     assert_eq!(places.iter().map(|place| place.clones).sum::<u16>(), 5);
     picture.grants.push(Grant {
         id: TicketId::random(),
         user: None,
         holder: name("a"),
-        need: wish(1, Layout::Pack).need,
+        need: wish(1, CloneLayout::Pack).need,
         places,
     });
-    let full = picture.lay_out(&wish(1, Layout::Pack));
-    assert!(matches!(full, Err(Denied::NoRoom { .. })));
+    let full = picture.lay_out(&wish(1, CloneLayout::Pack));
+    assert!(matches!(full, Err(PlacementDenied::NoRoom { .. })));
     assert_eq!(
-        picture.lay_out(&wish(0, Layout::Pack)),
-        Err(Denied::Nothing)
+        picture.lay_out(&wish(0, CloneLayout::Pack)),
+        Err(PlacementDenied::Nothing)
     );
 }
 
@@ -103,11 +105,11 @@ fn fewer_are_granted_than_wished_for_and_none_is_refused() {
 fn memory_runs_out_as_vcpus_do() {
     let picture = picture(&[("a", 100, 0)]);
     let large = Wish {
-        need: Need {
+        need: CloneNeed {
             vcpus: 1,
             memory: ByteCount(20 * GIB),
         },
-        ..wish(9, Layout::Pack)
+        ..wish(9, CloneLayout::Pack)
     };
     assert_eq!(dealt(picture.lay_out(&large)), [("a".into(), 3)]);
 }
@@ -116,19 +118,19 @@ fn memory_runs_out_as_vcpus_do() {
 fn nothing_goes_to_a_node_that_drains_or_is_gone() {
     let mut picture = picture(&[("a", 8, 0), ("b", 1, 0)]);
     picture.draining.insert(name("a"));
-    let places = picture.lay_out(&wish(4, Layout::Spread));
+    let places = picture.lay_out(&wish(4, CloneLayout::Spread));
     assert_eq!(dealt(places), [("b".into(), 1)]);
     let only = |node: &str| Wish {
         only: Some(name(node)),
-        ..wish(1, Layout::Pack)
+        ..wish(1, CloneLayout::Pack)
     };
     assert_eq!(
         picture.lay_out(&only("a")),
-        Err(Denied::Draining { node: name("a") })
+        Err(PlacementDenied::Draining { node: name("a") })
     );
     assert_eq!(
         picture.lay_out(&only("x")),
-        Err(Denied::Gone { node: name("x") })
+        Err(PlacementDenied::Gone { node: name("x") })
     );
     assert_eq!(dealt(picture.lay_out(&only("b"))), [("b".into(), 1)]);
 }
@@ -141,11 +143,11 @@ fn a_user_gets_no_more_vcpus_than_the_quota_whatever_the_nodes_have() {
     users.insert("ci".into(), 3);
     let of = |user: &str, vcpus| Wish {
         user: Some(user.into()),
-        need: Need {
+        need: CloneNeed {
             vcpus,
             memory: ByteCount(GIB),
         },
-        ..wish(50, Layout::Spread)
+        ..wish(50, CloneLayout::Spread)
     };
     let total = |places: Vec<(String, u16)>| places.iter().map(|it| it.1).sum::<u16>();
     assert_eq!(total(dealt(picture.lay_out(&of("ci", 2)))), 3);
@@ -161,7 +163,7 @@ fn a_user_gets_no_more_vcpus_than_the_quota_whatever_the_nodes_have() {
     assert_eq!(picture.taken_by("ci"), 10);
     assert_eq!(
         picture.lay_out(&of("ci", 1)),
-        Err(Denied::Quota {
+        Err(PlacementDenied::Quota {
             user: "ci".into(),
             taken: 10,
             limit: 10,
@@ -208,8 +210,8 @@ prop_compose! {
             id: TicketId::random(),
             user: Some("u".into()),
             holder: name("a"),
-            need: Need { vcpus, memory: ByteCount(GIB) },
-            places: vec![Place { node: name(&node), clones }],
+            need: CloneNeed { vcpus, memory: ByteCount(GIB) },
+            places: vec![NodeClones { node: name(&node), clones }],
         });
         Picture {
             offers: offers.collect(),
@@ -227,13 +229,13 @@ proptest! {
         count in 0..70u16,
         vcpus in 1..5u8,
         memory in 0..8u64,
-        layout in prop::sample::select(vec![Layout::Pack, Layout::Spread]),
+        layout in prop::sample::select(vec![CloneLayout::Pack, CloneLayout::Spread]),
         near in prop::option::of("[a-e]"),
     ) {
         let wish = Wish {
             user: Some("u".into()),
             count,
-            need: Need { vcpus, memory: ByteCount(memory * GIB) },
+            need: CloneNeed { vcpus, memory: ByteCount(memory * GIB) },
             layout,
             near: near.map(|node| name(&node)),
             only: None,
@@ -270,8 +272,8 @@ proptest! {
         picture in any_picture(), count in 1..70u16, vcpus in 1..5u8,
     ) {
         let wish = Wish {
-            need: Need { vcpus, memory: ByteCount(0) },
-            ..wish(count, Layout::Spread)
+            need: CloneNeed { vcpus, memory: ByteCount(0) },
+            ..wish(count, CloneLayout::Spread)
         };
         let places = picture.lay_out(&wish).unwrap_or_default();
         let free = |node: &NodeName, clones: u16| {

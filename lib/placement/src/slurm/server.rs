@@ -25,12 +25,12 @@ pub type NodeOf<'a> = (&'a str, u32, u64);
 
 /// A Slurm that runs: munged, slurmctld, and a slurmd for each node.
 #[derive(Debug)]
-pub struct Server {
+pub struct SlurmServer {
     children: Vec<Child>,
     folder: TempDir,
 }
 
-impl Server {
+impl SlurmServer {
     /// Starts one on this address of the calling thread's network, with these nodes.
     /// Blocks until all are idle. Takes a file system that its temporary folder is on
     /// to be visible to its users.
@@ -150,7 +150,7 @@ impl Server {
     }
 }
 
-impl Drop for Server {
+impl Drop for SlurmServer {
     fn drop(&mut self) {
         for child in self.children.iter_mut().rev() {
             // One that has ended already cannot be killed.

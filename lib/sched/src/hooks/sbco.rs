@@ -27,7 +27,7 @@
 
 use crate::{
     parts::{Hook, Rule},
-    queues::{Place, Queues},
+    queues::{QueuePlace, Queues},
     units::{CpuId, Nanos, VcpuId},
     world::World,
 };
@@ -102,7 +102,7 @@ impl Hook for Sbco {
             // amount there.
             rule.shift(debt.to, -debt.amount);
             if let Some(key) = queues.key(debt.to) {
-                queues.replace(debt.to, Place::at(key.major - debt.amount));
+                queues.replace(debt.to, QueuePlace::at(key.major - debt.amount));
             }
             self.dirty.remove(&debt.lender);
             self.dirty.remove(&debt.to);
@@ -138,7 +138,7 @@ impl Hook for Sbco {
         let most = self.knobs.most.signed();
         let amount = behind.max(ahead).min(most);
         rule.shift(front, amount);
-        queues.replace(front, Place::at(key.major + amount));
+        queues.replace(front, QueuePlace::at(key.major + amount));
         self.debts[home.at()].push(Debt {
             lender: front,
             to: sibling,
@@ -166,8 +166,8 @@ mod tests {
     use super::*;
     use crate::{
         CpuSet, Params, State,
-        parts::Why,
-        queues::Layout,
+        parts::EnqueueReason,
+        queues::QueueLayout,
         rules::{Cfs, CfsKnobs},
     };
     use proptest::prelude::*;
@@ -186,7 +186,7 @@ mod tests {
         fn new(times: [u64; 2], others: &[(u32, u64)]) -> Self {
             let mut bench = Self {
                 world: World::new([1.0, 1.0]),
-                queues: Queues::new(Layout::PerCpu, 2, 0),
+                queues: Queues::new(QueueLayout::PerCpu, 2, 0),
                 rule: Cfs::new(CfsKnobs::default()),
                 sbco: Sbco::new(SbcoKnobs::default(), 2),
             };
@@ -207,7 +207,9 @@ mod tests {
             self.world.set_state(vcpu, State::Waiting);
             self.rule.shift(vcpu, Nanos::millis(ran).signed());
             let tree = self.queues.tree(cpu);
-            let place = self.rule.enter(&self.world, tree, cpu, vcpu, Why::Ran);
+            let place = self
+                .rule
+                .enter(&self.world, tree, cpu, vcpu, EnqueueReason::Ran);
             self.queues.put(vcpu, cpu, place);
         }
 

@@ -16,8 +16,8 @@ use super::{
 };
 use crate::{
     params::Warp,
-    parts::{Rule, Why},
-    queues::Place,
+    parts::{EnqueueReason, Rule},
+    queues::QueuePlace,
     tree::Tree,
     units::{CpuId, Nanos, VcpuId},
     world::World,
@@ -75,8 +75,15 @@ impl Rule for Bvt {
         *slot(&mut self.warping, vcpu) = Warping::default();
     }
 
-    fn enter(&mut self, world: &World, queue: &Tree, cpu: CpuId, vcpu: VcpuId, why: Why) -> Place {
-        if why == Why::Woke {
+    fn enter(
+        &mut self,
+        world: &World,
+        queue: &Tree,
+        cpu: CpuId,
+        vcpu: VcpuId,
+        why: EnqueueReason,
+    ) -> QueuePlace {
+        if why == EnqueueReason::Woke {
             self.times.raise(cpu, queue, world[cpu].running);
             let actual = self.times.of(vcpu).max(self.times.floor(cpu));
             self.times.set(vcpu, actual);
@@ -84,7 +91,7 @@ impl Rule for Bvt {
                 self.begin(vcpu, warp, world.now);
             }
         }
-        Place::at(self.effective(world, vcpu))
+        QueuePlace::at(self.effective(world, vcpu))
     }
 
     fn charge(&mut self, world: &World, queue: &Tree, cpu: CpuId, vcpu: VcpuId, ran: Nanos) {

@@ -16,8 +16,8 @@
 
 use super::virtual_time::{VirtualTimes, weighted};
 use crate::{
-    parts::{Rule, Why},
-    queues::Place,
+    parts::{EnqueueReason, Rule},
+    queues::QueuePlace,
     tree::Tree,
     units::{CpuId, Nanos, VcpuId},
     world::World,
@@ -68,14 +68,21 @@ impl Rule for Cfs {
         self.times.set(vcpu, 0);
     }
 
-    fn enter(&mut self, world: &World, queue: &Tree, cpu: CpuId, vcpu: VcpuId, why: Why) -> Place {
-        if why == Why::Woke {
+    fn enter(
+        &mut self,
+        world: &World,
+        queue: &Tree,
+        cpu: CpuId,
+        vcpu: VcpuId,
+        why: EnqueueReason,
+    ) -> QueuePlace {
+        if why == EnqueueReason::Woke {
             self.times.raise(cpu, queue, world[cpu].running);
             let credit = self.knobs.latency.signed() / 2;
             let least = self.times.floor(cpu).saturating_sub(credit);
             self.times.set(vcpu, self.times.of(vcpu).max(least));
         }
-        Place::at(self.times.of(vcpu))
+        QueuePlace::at(self.times.of(vcpu))
     }
 
     fn charge(&mut self, world: &World, queue: &Tree, cpu: CpuId, vcpu: VcpuId, ran: Nanos) {

@@ -18,9 +18,9 @@
 
 use super::slot;
 use crate::{
-    parts::{Rekey, Rule, Why},
-    queues::Place,
-    tree::{Key, Tree},
+    parts::{EnqueueReason, Rekey, Rule},
+    queues::QueuePlace,
+    tree::{QueueKey, Tree},
     units::{CpuId, DomainId, Nanos, VcpuId},
     world::{State, World},
 };
@@ -137,18 +137,25 @@ impl Rule for Credit {
         *slot(&mut self.purses, vcpu) = Purse::default();
     }
 
-    fn enter(&mut self, world: &World, _: &Tree, _: CpuId, vcpu: VcpuId, why: Why) -> Place {
+    fn enter(
+        &mut self,
+        world: &World,
+        _: &Tree,
+        _: CpuId,
+        vcpu: VcpuId,
+        why: EnqueueReason,
+    ) -> QueuePlace {
         let purse = slot(&mut self.purses, vcpu);
         match why {
-            Why::Woke => purse.boosted = purse.credit > 0,
-            Why::Ran => purse.boosted = false,
-            Why::Moved | Why::Due | Why::Rekeyed => {}
+            EnqueueReason::Woke => purse.boosted = purse.credit > 0,
+            EnqueueReason::Ran => purse.boosted = false,
+            EnqueueReason::Moved | EnqueueReason::Due | EnqueueReason::Rekeyed => {}
         }
         if purse.credit <= 0 && world.params(vcpu).cap.is_some() {
             // Accounts are kept at ticks: a moment later it is known.
-            return Place::Parked(self.next.max(world.now + Nanos::micros(1)));
+            return QueuePlace::Parked(self.next.max(world.now + Nanos::micros(1)));
         }
-        Place::at(self.priority(vcpu))
+        QueuePlace::at(self.priority(vcpu))
     }
 
     fn charge(&mut self, _: &World, _: &Tree, _: CpuId, vcpu: VcpuId, ran: Nanos) {
@@ -184,7 +191,7 @@ impl Rule for Credit {
         Rekey::All
     }
 
-    fn covets(&self, mine: Option<Key>, theirs: Key) -> bool {
+    fn covets(&self, mine: Option<QueueKey>, theirs: QueueKey) -> bool {
         match mine {
             None => true,
             Some(mine) => mine.major == OVER && theirs.major < OVER,

@@ -13,8 +13,8 @@
 use super::slot;
 use crate::{
     params::USUAL_WEIGHT,
-    parts::{Rekey, Rule, Why},
-    queues::{Layout, Place},
+    parts::{EnqueueReason, Rekey, Rule},
+    queues::{QueueLayout, QueuePlace},
     tree::Tree,
     units::{CpuId, Nanos, VcpuId},
     world::World,
@@ -43,16 +43,23 @@ impl Credit2 {
 }
 
 impl Rule for Credit2 {
-    fn layout(&self) -> Layout {
-        Layout::Shared
+    fn layout(&self) -> QueueLayout {
+        QueueLayout::Shared
     }
 
     fn init(&mut self, _: &World, vcpu: VcpuId) {
         *slot(&mut self.credits, vcpu) = BEGIN;
     }
 
-    fn enter(&mut self, _: &World, _: &Tree, _: CpuId, vcpu: VcpuId, _: Why) -> Place {
-        Place::at(-self.credit(vcpu))
+    fn enter(
+        &mut self,
+        _: &World,
+        _: &Tree,
+        _: CpuId,
+        vcpu: VcpuId,
+        _: EnqueueReason,
+    ) -> QueuePlace {
+        QueuePlace::at(-self.credit(vcpu))
     }
 
     fn charge(&mut self, world: &World, _: &Tree, _: CpuId, vcpu: VcpuId, ran: Nanos) {

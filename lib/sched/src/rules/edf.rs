@@ -23,9 +23,9 @@
 
 use super::{slot, virtual_time::weighted};
 use crate::{
-    params::{Extra, Params, Refused, Reservation},
-    parts::{Rule, Why},
-    queues::Place,
+    params::{CpuReservation, Extra, InvalidParams, Params},
+    parts::{EnqueueReason, Rule},
+    queues::QueuePlace,
     tree::Tree,
     units::{CpuId, DomainId, Nanos, VcpuId},
     world::World,
@@ -93,7 +93,7 @@ impl Edf {
     }
 
     /// The slice that can be kept.
-    fn kept(&self, world: &World, cpu: CpuId, reservation: Reservation) -> Nanos {
+    fn kept(&self, world: &World, cpu: CpuId, reservation: CpuReservation) -> Nanos {
         let reserved = self.reserved(world, cpu);
         match self.flavour {
             Flavour::Sedf if reserved > WHOLE => reservation.slice.scale(WHOLE, reserved),
@@ -102,7 +102,7 @@ impl Edf {
     }
 
     /// Brings a contract up to date: periods that have passed are over.
-    fn renew(&mut self, world: &World, cpu: CpuId, vcpu: VcpuId, why: Why) {
+    fn renew(&mut self, world: &World, cpu: CpuId, vcpu: VcpuId, why: EnqueueReason) {
         let Some(reservation) = world.params(vcpu).reservation else {
             return;
         };
@@ -113,12 +113,12 @@ impl Edf {
         let until = contract.deadline.minus(now);
         let greedy = u128::from(contract.left.0) * u128::from(period.0)
             > u128::from(until.0) * u128::from(kept.0);
-        if until == Nanos::ZERO && why != Why::Woke && contract.deadline > Nanos::ZERO {
+        if until == Nanos::ZERO && why != EnqueueReason::Woke && contract.deadline > Nanos::ZERO {
             // Periods follow each other without a gap.
             let late = now.minus(contract.deadline).0 / period.0;
             contract.deadline += period.scale(late + 1, 1);
             contract.left = kept;
-        } else if until == Nanos::ZERO || (why == Why::Woke && greedy) {
+        } else if until == Nanos::ZERO || (why == EnqueueReason::Woke && greedy) {
             contract.deadline = now + period;
             contract.left = kept;
         }
@@ -136,13 +136,20 @@ impl Rule for Edf {
         *slot(&mut self.contracts, vcpu) = Contract::default();
     }
 
-    fn enter(&mut self, world: &World, queue: &Tree, cpu: CpuId, vcpu: VcpuId, why: Why) -> Place {
+    fn enter(
+        &mut self,
+        world: &World,
+        queue: &Tree,
+        cpu: CpuId,
+        vcpu: VcpuId,
+        why: EnqueueReason,
+    ) -> QueuePlace {
         *slot(&mut self.homes, vcpu) = Some(cpu);
         self.renew(world, cpu, vcpu, why);
         let reserves = world.params(vcpu).reservation.is_some();
         let contract = slot(&mut self.contracts, vcpu);
         if reserves && contract.left > Nanos::ZERO {
-            return Place::Queue {
+            return QueuePlace::Queue {
                 major: contract.deadline.signed(),
                 minor: contract.deadline.minus(contract.left).signed(),
                 until: None,
@@ -151,17 +158,20 @@ impl Rule for Edf {
         let renewal = reserves.then_some(contract.deadline);
         let extra = contract.extra;
         match (self.extra(world, vcpu), renewal) {
-            (Extra::No, Some(renewal)) => Place::Parked(renewal),
+            (Extra::No, Some(renewal)) => QueuePlace::Parked(renewal),
             (Extra::Yes | Extra::No, until) => {
                 // One that comes anew does not make up for time it did not want.
                 let others = queue.iter().filter(|(key, _)| key.major == AFTER_ALL);
                 let least = others.map(|(key, _)| key.minor).min();
                 let minor = match why {
-                    Why::Woke => extra.max(least.unwrap_or(extra)),
-                    Why::Ran | Why::Moved | Why::Due | Why::Rekeyed => extra,
+                    EnqueueReason::Woke => extra.max(least.unwrap_or(extra)),
+                    EnqueueReason::Ran
+                    | EnqueueReason::Moved
+                    | EnqueueReason::Due
+                    | EnqueueReason::Rekeyed => extra,
                 };
                 slot(&mut self.contracts, vcpu).extra = minor;
-                Place::Queue {
+                QueuePlace::Queue {
                     major: AFTER_ALL,
                     minor,
                     until,
@@ -231,7 +241,7 @@ impl Rule for Edf {
         domain: DomainId,
         params: &Params,
         home: &dyn Fn(VcpuId) -> Option<CpuId>,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), InvalidParams> {
         if self.flavour == Flavour::Sedf {
             return Ok(());
         }
@@ -250,7 +260,7 @@ impl Rule for Edf {
                 .sum();
             if reserved > WHOLE {
                 let per_mille = reserved.div_ceil(1_000);
-                return Err(Refused::Overcommitted { cpu, per_mille });
+                return Err(InvalidParams::Overcommitted { cpu, per_mille });
             }
         }
         Ok(())

@@ -6,8 +6,8 @@
 //! and everything else are nothing to it.
 
 use crate::{
-    parts::{Rule, Why},
-    queues::Place,
+    parts::{EnqueueReason, Rule},
+    queues::QueuePlace,
     tree::Tree,
     units::{CpuId, Nanos, VcpuId},
     world::World,
@@ -30,9 +30,9 @@ impl Default for RoundRobin {
 impl Rule for RoundRobin {
     fn init(&mut self, _: &World, _: VcpuId) {}
 
-    fn enter(&mut self, _: &World, _: &Tree, _: CpuId, _: VcpuId, _: Why) -> Place {
+    fn enter(&mut self, _: &World, _: &Tree, _: CpuId, _: VcpuId, _: EnqueueReason) -> QueuePlace {
         // All the same: the order of arrival decides.
-        Place::at(0)
+        QueuePlace::at(0)
     }
 
     fn charge(&mut self, _: &World, _: &Tree, _: CpuId, _: VcpuId, _: Nanos) {}

@@ -3,7 +3,7 @@
 mod tally;
 
 use super::{
-    Act, Guest, Setup, SetupError,
+    Setup, SetupError, SimGuest, VcpuAct,
     measure::{Outcome, Samples},
 };
 use crate::{
@@ -79,11 +79,11 @@ struct Counters {
 
 /// A simulation under way.
 #[derive(Debug)]
-pub struct Engine {
+pub struct Simulation {
     setup: Setup,
     world: World,
     policy: Box<dyn Scheduler>,
-    guests: Vec<Box<dyn Guest>>,
+    guests: Vec<Box<dyn SimGuest>>,
     vcpus: Vec<Vcpu>,
     cpus: Vec<Cpu>,
     events: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
@@ -98,12 +98,12 @@ pub struct Engine {
 
 /// Runs a setup to its end.
 pub fn simulate(setup: &Setup) -> Result<Outcome, SetupError> {
-    let mut engine = Engine::new(setup)?;
+    let mut engine = Simulation::new(setup)?;
     engine.run_until(setup.warm_up + setup.length);
     Ok(engine.outcome())
 }
 
-impl Engine {
+impl Simulation {
     /// At time zero, all vCPUs about to wake up.
     pub fn new(setup: &Setup) -> Result<Self, SetupError> {
         setup.check()?;
@@ -396,10 +396,10 @@ impl Engine {
         let act = guest.act(who, now, &mut self.dice, &mut released);
         self.release(domain, &released);
         let phase = match act {
-            Act::Work(time) => Phase::Work(time.max(Nanos(1))),
-            Act::Wait(Some(Nanos::ZERO)) => Phase::Blocked,
-            Act::Wait(spin) => Phase::Spin(spin),
-            Act::Sleep(time) => {
+            VcpuAct::Work(time) => Phase::Work(time.max(Nanos(1))),
+            VcpuAct::Wait(Some(Nanos::ZERO)) => Phase::Blocked,
+            VcpuAct::Wait(spin) => Phase::Spin(spin),
+            VcpuAct::Sleep(time) => {
                 self.at(now + time.max(Nanos(1)), Event::Wake(vcpu));
                 Phase::Sleeping
             }

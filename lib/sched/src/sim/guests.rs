@@ -10,7 +10,7 @@ use std::{collections::VecDeque, fmt};
 
 /// Next act of a vCPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Act {
+pub enum VcpuAct {
     /// Computes: so much time on a CPU of usual speed.
     Work(Nanos),
     /// Waits until a sibling releases it: spins for so long, then blocks. Without
@@ -75,10 +75,16 @@ pub enum Load {
 }
 
 /// A workload under way.
-pub trait Guest: fmt::Debug {
+pub trait SimGuest: fmt::Debug {
     /// Returns the next act of a vCPU; it runs. Those whose wait has ended are
     /// added to `released`.
-    fn act(&mut self, who: usize, now: Nanos, dice: &mut Dice, released: &mut Vec<usize>) -> Act;
+    fn act(
+        &mut self,
+        who: usize,
+        now: Nanos,
+        dice: &mut Dice,
+        released: &mut Vec<usize>,
+    ) -> VcpuAct;
 
     /// Something comes from outside; when to call this again. `None`: never.
     fn arrive(&mut self, _now: Nanos, _: &mut Dice, _released: &mut Vec<usize>) -> Option<Nanos> {
@@ -116,7 +122,7 @@ impl Load {
     }
 
     /// Starts it on so many vCPUs.
-    pub fn start(&self, vcpus: usize) -> Box<dyn Guest> {
+    pub fn start(&self, vcpus: usize) -> Box<dyn SimGuest> {
         match self.clone() {
             Self::Hog => Box::new(Hog::default()),
             Self::Barrier { work, jitter, spin } => Box::new(Barrier {
@@ -168,11 +174,11 @@ struct Hog {
     begun: u64,
 }
 
-impl Guest for Hog {
-    fn act(&mut self, _: usize, _: Nanos, _: &mut Dice, _: &mut Vec<usize>) -> Act {
+impl SimGuest for Hog {
+    fn act(&mut self, _: usize, _: Nanos, _: &mut Dice, _: &mut Vec<usize>) -> VcpuAct {
         const BITE: u64 = 10;
         self.begun += BITE;
-        Act::Work(Nanos::millis(BITE))
+        VcpuAct::Work(Nanos::millis(BITE))
     }
 
     fn done(&self) -> u64 {
@@ -196,12 +202,12 @@ struct Barrier {
     rounds: u64,
 }
 
-impl Guest for Barrier {
-    fn act(&mut self, who: usize, _: Nanos, dice: &mut Dice, released: &mut Vec<usize>) -> Act {
+impl SimGuest for Barrier {
+    fn act(&mut self, who: usize, _: Nanos, dice: &mut Dice, released: &mut Vec<usize>) -> VcpuAct {
         if self.at[who] == At::Working {
             self.at[who] = At::Waiting;
             if !self.at.iter().all(|&at| at == At::Waiting) {
-                return Act::Wait(self.spin);
+                return VcpuAct::Wait(self.spin);
             }
             self.rounds += 1;
             self.at.fill(At::Outside);
@@ -209,7 +215,7 @@ impl Guest for Barrier {
         }
         self.at[who] = At::Working;
         let by = 1.0 + self.jitter * (2.0 * dice.unit() - 1.0);
-        Act::Work(Nanos(round(self.work.as_f64() * by).max(1)))
+        VcpuAct::Work(Nanos(round(self.work.as_f64() * by).max(1)))
     }
 
     fn done(&self) -> u64 {
@@ -240,15 +246,15 @@ struct Pipeline {
     items: u64,
 }
 
-impl Guest for Pipeline {
-    fn act(&mut self, who: usize, _: Nanos, dice: &mut Dice, released: &mut Vec<usize>) -> Act {
+impl SimGuest for Pipeline {
+    fn act(&mut self, who: usize, _: Nanos, dice: &mut Dice, released: &mut Vec<usize>) -> VcpuAct {
         let last = who + 1 == self.stages.len();
         if matches!(self.stages[who], Stage::Working | Stage::Full) {
             if last {
                 self.items += 1;
             } else if self.between[who] == self.depth {
                 self.stages[who] = Stage::Full;
-                return Act::Wait(self.spin);
+                return VcpuAct::Wait(self.spin);
             } else {
                 self.between[who] += 1;
                 if self.stages[who + 1] == Stage::Empty {
@@ -259,7 +265,7 @@ impl Guest for Pipeline {
         if who > 0 {
             if self.between[who - 1] == 0 {
                 self.stages[who] = Stage::Empty;
-                return Act::Wait(self.spin);
+                return VcpuAct::Wait(self.spin);
             }
             self.between[who - 1] -= 1;
             if self.stages[who - 1] == Stage::Full {
@@ -267,7 +273,7 @@ impl Guest for Pipeline {
             }
         }
         self.stages[who] = Stage::Working;
-        Act::Work(chance(self.work, dice))
+        VcpuAct::Work(chance(self.work, dice))
     }
 
     fn done(&self) -> u64 {
@@ -291,18 +297,18 @@ struct Build {
     done: u64,
 }
 
-impl Guest for Build {
-    fn act(&mut self, who: usize, _: Nanos, dice: &mut Dice, released: &mut Vec<usize>) -> Act {
+impl SimGuest for Build {
+    fn act(&mut self, who: usize, _: Nanos, dice: &mut Dice, released: &mut Vec<usize>) -> VcpuAct {
         let (work, hold, io_every, io) = self.knobs;
         match self.turns[who] {
             Turn::Working | Turn::Spinning if self.held => {
                 self.turns[who] = Turn::Spinning;
-                return Act::Wait(None);
+                return VcpuAct::Wait(None);
             }
             Turn::Working | Turn::Spinning => {
                 self.held = true;
                 self.turns[who] = Turn::Holding;
-                return Act::Work(hold);
+                return VcpuAct::Work(hold);
             }
             Turn::Holding => {
                 self.held = false;
@@ -312,13 +318,13 @@ impl Guest for Build {
                 let spins = |&other: &usize| self.turns[other] == Turn::Spinning;
                 released.extend((0..self.turns.len()).filter(spins));
                 if io_every > 0 && dice.roll().is_multiple_of(io_every) {
-                    return Act::Sleep(chance(io, dice));
+                    return VcpuAct::Sleep(chance(io, dice));
                 }
             }
             Turn::Begin => {}
         }
         self.turns[who] = Turn::Working;
-        Act::Work(chance(work, dice))
+        VcpuAct::Work(chance(work, dice))
     }
 
     fn done(&self) -> u64 {
@@ -337,8 +343,8 @@ struct Requests {
     latencies: Vec<Nanos>,
 }
 
-impl Guest for Requests {
-    fn act(&mut self, who: usize, now: Nanos, dice: &mut Dice, _: &mut Vec<usize>) -> Act {
+impl SimGuest for Requests {
+    fn act(&mut self, who: usize, now: Nanos, dice: &mut Dice, _: &mut Vec<usize>) -> VcpuAct {
         if let Some(came) = self.serving[who].take() {
             self.latencies.push(now.minus(came));
             self.done += 1;
@@ -346,11 +352,11 @@ impl Guest for Requests {
         match self.queue.pop_front() {
             Some(came) => {
                 self.serving[who] = Some(came);
-                Act::Work(chance(self.work, dice))
+                VcpuAct::Work(chance(self.work, dice))
             }
             None => {
                 self.idle.push(who);
-                Act::Wait(Some(Nanos::ZERO))
+                VcpuAct::Wait(Some(Nanos::ZERO))
             }
         }
     }

@@ -30,7 +30,7 @@ pub struct Lag {
 
 /// Time of answers, in seconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
-pub struct Latency {
+pub struct AnswerTimes {
     /// Half took no longer.
     pub median: f64,
     /// 99 of 100 took no longer.
@@ -53,7 +53,7 @@ pub struct DomainOutcome {
     /// Time running of time running and waiting.
     pub speed: f64,
     /// Of its requests, if it had any.
-    pub latency: Option<Latency>,
+    pub latency: Option<AnswerTimes>,
 }
 
 /// Result of a run.
@@ -187,7 +187,7 @@ impl Samples {
     }
 }
 
-impl Latency {
+impl AnswerTimes {
     /// Of these; `None` if there are none.
     pub(super) fn of(mut all: Vec<Nanos>) -> Option<Self> {
         all.sort_unstable();

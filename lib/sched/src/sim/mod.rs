@@ -15,7 +15,7 @@ mod guests;
 mod measure;
 mod setup;
 
-pub use engine::{Engine, simulate};
-pub use guests::{Act, Guest, Load};
-pub use measure::{Away, DomainOutcome, Lag, Latency, Outcome};
+pub use engine::{Simulation, simulate};
+pub use guests::{Load, SimGuest, VcpuAct};
+pub use measure::{AnswerTimes, Away, DomainOutcome, Lag, Outcome};
 pub use setup::{Costs, DomainSetup, Setup, SetupError};

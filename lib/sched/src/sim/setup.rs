@@ -1,7 +1,7 @@
 //! Setup of a simulation.
 
 use super::Load;
-use crate::{CpuSet, Knobs, Nanos, Params, Policy, PolicyError, Refused};
+use crate::{CpuSet, InvalidParams, Nanos, Params, Policy, PolicyError, PolicySettings};
 use serde::{Deserialize, Serialize};
 
 /// Costs of the hardware, in time of the vCPU that runs next.
@@ -74,7 +74,7 @@ pub struct Setup {
     pub policy: Policy,
     /// Further settings of the policy. Its seed is replaced by one drawn from
     /// `seed`.
-    pub knobs: Knobs,
+    pub knobs: PolicySettings,
     /// Seed of all chance.
     pub seed: u64,
     /// Time not measured, at the beginning.
@@ -114,7 +114,7 @@ pub enum SetupError {
         /// Name of the domain.
         domain: String,
         /// Cause.
-        source: Refused,
+        source: InvalidParams,
     },
 }
 
@@ -148,7 +148,7 @@ impl Setup {
             costs: Costs::default(),
             domains,
             policy,
-            knobs: Knobs::default(),
+            knobs: PolicySettings::default(),
             seed: 1,
             warm_up: Nanos::secs(1),
             length: Nanos::secs(10),

@@ -10,12 +10,12 @@ fn wanted(pages: &[u64]) -> (Asks, Instant) {
     (asks, Instant::now())
 }
 
-fn collect(asks: &mut Asks, now: Instant) -> (Vec<Ask>, Collected) {
-    asks.collect(|_| Parts::ALL, now)
+fn collect(asks: &mut Asks, now: Instant) -> (Vec<PageRequest>, Collected) {
+    asks.collect(|_| PartSet::ALL, now)
 }
 
-fn runs(asks: &[Ask]) -> Vec<(u64, u64, Urgency, u8)> {
-    let of = |ask: &Ask| (ask.run.first.0, ask.run.pages.0, ask.urgency, ask.before);
+fn runs(asks: &[PageRequest]) -> Vec<(u64, u64, Urgency, u8)> {
+    let of = |ask: &PageRequest| (ask.run.first.0, ask.run.pages.0, ask.urgency, ask.before);
     asks.iter().map(of).collect()
 }
 

@@ -4,7 +4,7 @@ use super::random;
 use super::socket::{self, LONGEST, Waker};
 use crate::key::ImageKey;
 use crate::pages::{PageSet, Run};
-use crate::receiver::{Complete, Event, Loss, Receiver, Receiving, Turn, Via};
+use crate::receiver::{ClientTurn, Complete, Loss, Receiver, ReceiverEvent, Receiving, Via};
 use crate::source::PageSink;
 use crate::stats::Received;
 use crate::wire::{ClientId, Urgency};
@@ -73,7 +73,7 @@ pub enum FetchError {
 
 /// Fetches the pages of an image until it is dropped; callers that wait then are told.
 #[derive(Debug)]
-pub struct Client {
+pub struct PageClient {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -107,7 +107,7 @@ impl std::fmt::Debug for State {
     }
 }
 
-impl Client {
+impl PageClient {
     /// Starts to fetch; pages go to `sink`, on a thread of the client's own.
     pub fn start(fetch: Fetch, sink: Box<dyn PageSink + Send>) -> io::Result<Self> {
         let socket = socket::unicast(SocketAddr::new(fetch.local, 0))?;
@@ -248,7 +248,7 @@ impl Client {
     }
 }
 
-impl Drop for Client {
+impl Drop for PageClient {
     fn drop(&mut self) {
         {
             let mut state = self.shared.state();
@@ -298,8 +298,8 @@ impl Shared {
             let State { receiver, out, .. } = &mut *state;
             match receiver.poll(Instant::now(), out) {
                 // As if it had been lost on the way, if it fails.
-                Turn::Send => drop(self.socket.send(out)),
-                Turn::Wait(until) => break until,
+                ClientTurn::Send => drop(self.socket.send(out)),
+                ClientTurn::Wait(until) => break until,
             }
         };
         let late = match (until, state.sleeps) {
@@ -319,13 +319,13 @@ impl Shared {
         while let Some(event) = state.receiver.event() {
             any = true;
             match event {
-                Event::Listen(group) => state.listen = group,
-                Event::Gone(page) => {
+                ReceiverEvent::Listen(group) => state.listen = group,
+                ReceiverEvent::Gone(page) => {
                     state.gone.insert(page);
                     state.sink.gone(page);
                 }
-                Event::Lost { why, .. } => state.sink.lost(why),
-                Event::Complete => state.complete = true,
+                ReceiverEvent::Lost { why, .. } => state.sink.lost(why),
+                ReceiverEvent::Complete => state.complete = true,
             }
         }
         if any {

@@ -3,16 +3,17 @@
 use super::batch::Batch;
 use super::random;
 use super::socket::{self, LONGEST, Waker};
-use crate::flow::Law;
+use crate::flow::FlowLaw;
 use crate::key::{Channel, CookieSecret, ImageKey};
 use crate::lockstep::Window;
 use crate::pages::Run;
 use crate::push::Push;
-use crate::sender::{Sender, Step, To};
+use crate::sender::Sender;
 use crate::serving::{EndGame, Serving};
 use crate::source::PageSource;
 use crate::stats::{Sent, Tally};
-use crate::wire::{self, Epoch};
+use crate::step::{SenderStep, To};
+use crate::wire::{self, ServerEpoch};
 use forkyard_types::PageCount;
 use std::collections::HashMap;
 use std::io;
@@ -27,7 +28,7 @@ const TURN: usize = 64;
 
 /// Terms on which an image is offered.
 #[derive(Clone, Debug)]
-pub struct Offer {
+pub struct ImageOffer {
     /// The image's key.
     pub key: ImageKey,
     /// Size of the image.
@@ -39,7 +40,7 @@ pub struct Offer {
     /// Longest packet that passes, without IP and UDP.
     pub datagram: usize,
     /// Law of the rate.
-    pub law: Law,
+    pub law: FlowLaw,
     /// Pages to send unasked.
     pub push: Push,
     /// Pages its clones are expected to want first.
@@ -52,7 +53,7 @@ pub struct Offer {
 
 /// Serves images to other hosts until it is dropped.
 #[derive(Debug)]
-pub struct Server {
+pub struct PageServer {
     address: SocketAddr,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -84,7 +85,7 @@ impl std::fmt::Debug for Served {
     }
 }
 
-impl Server {
+impl PageServer {
     /// Listens at `at`. Multicast needs an address of one interface.
     pub fn start(at: SocketAddr) -> io::Result<Self> {
         let socket = socket::unicast(at)?;
@@ -113,9 +114,9 @@ impl Server {
 
     /// Serves an image, in place of one of the same key. Fails if no random
     /// numbers are to be had.
-    pub fn offer(&self, offer: Offer, source: Box<dyn PageSource>) -> io::Result<()> {
+    pub fn offer(&self, offer: ImageOffer, source: Box<dyn PageSource>) -> io::Result<()> {
         let channel = offer.key.channel();
-        let Offer {
+        let ImageOffer {
             key,
             pages,
             data,
@@ -129,7 +130,7 @@ impl Server {
         } = offer;
         let serving = Serving {
             key,
-            epoch: Epoch(random()?),
+            epoch: ServerEpoch(random()?),
             secret: CookieSecret::new(super::secret()?),
             pages,
             data,
@@ -194,7 +195,7 @@ impl Images {
     }
 }
 
-impl Drop for Server {
+impl Drop for PageServer {
     fn drop(&mut self) {
         self.shared.ended.store(true, Ordering::Release);
         self.shared.waker.wake();
@@ -270,12 +271,12 @@ impl Shared {
         for _ in 0..TURN {
             let now = Instant::now();
             let to = match served.sender.poll(&mut served.source, now, out) {
-                Step::Wait(wait) => {
+                SenderStep::Wait(wait) => {
                     until = wait;
                     break;
                 }
-                Step::Send(To::One(to)) => to,
-                Step::Send(To::Group(group)) => SocketAddr::V4(group),
+                SenderStep::Send(To::One(to)) => to,
+                SenderStep::Send(To::Group(group)) => SocketAddr::V4(group),
             };
             batch.add(&self.socket, out, to)?;
         }

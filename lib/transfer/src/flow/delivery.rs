@@ -1,6 +1,6 @@
 //! Sends at the rate at which bytes arrive.
 
-use super::{Backlog, Bounds, Feedback, FlowControl, Rate};
+use super::{Backlog, Feedback, FlowControl, Rate, RateBounds};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
@@ -33,7 +33,7 @@ const ROUND: (Duration, Duration) = (Duration::from_millis(20), Duration::from_m
 /// cycle. Loss alone changes nothing unless much is lost.
 #[derive(Debug)]
 pub struct DeliveryLaw {
-    bounds: Bounds,
+    bounds: RateBounds,
     phase: Phase,
     /// Best rate of each of the last rounds.
     best: VecDeque<u64>,
@@ -74,7 +74,7 @@ impl Round {
 
 impl DeliveryLaw {
     /// Starts at the bounds' start, and doubles from there.
-    pub fn new(bounds: Bounds, now: Instant) -> Self {
+    pub fn new(bounds: RateBounds, now: Instant) -> Self {
         Self {
             bounds,
             phase: Phase::Startup { flat: 0, before: 0 },
@@ -217,7 +217,7 @@ mod tests {
     #[test]
     fn more_packets_than_can_be_counted_do_no_harm() {
         let now = Instant::now();
-        let mut law = DeliveryLaw::new(Bounds::default(), now);
+        let mut law = DeliveryLaw::new(RateBounds::default(), now);
         for n in 0..100 {
             let feedback = Feedback {
                 mean: Rate(u64::MAX),
@@ -229,14 +229,14 @@ mod tests {
             law.report(feedback, now + Duration::from_millis(n));
         }
         let rate = law.rate(now);
-        assert!((Bounds::default().least..=Bounds::default().most).contains(&rate));
+        assert!((RateBounds::default().least..=RateBounds::default().most).contains(&rate));
     }
 
     #[test]
     fn link_that_loses_one_in_a_hundred_is_filled_where_the_papers_law_starves() {
         for capacity in [4 * MIB, 100 * MIB, 1000 * MIB] {
             let now = Instant::now();
-            let bounds = Bounds::default();
+            let bounds = RateBounds::default();
             let ours = arrives(&mut DeliveryLaw::new(bounds, now), capacity, 0.01, now);
             let paper = arrives(&mut PaperLaw::new(bounds, now), capacity, 0.01, now);
             assert!(ours > capacity * 8 / 10, "{ours} of {capacity}");
@@ -247,7 +247,7 @@ mod tests {
     #[test]
     fn much_loss_makes_it_give_way_and_none_lets_it_come_back() {
         let now = Instant::now();
-        let mut law = DeliveryLaw::new(Bounds::default(), now);
+        let mut law = DeliveryLaw::new(RateBounds::default(), now);
         arrives(&mut law, 100 * MIB, 0.0, now);
         let Rate(before) = law.rate(now);
         let report = |lost| Feedback {
@@ -271,7 +271,7 @@ mod tests {
     #[test]
     fn a_start_that_overruns_the_link_is_over_as_soon_as_the_loss_is_reported() {
         let now = Instant::now();
-        let mut law = DeliveryLaw::new(Bounds::default(), now);
+        let mut law = DeliveryLaw::new(RateBounds::default(), now);
         let report = |mean, lost| Feedback {
             mean: Rate(mean),
             sent: 200,
@@ -290,7 +290,7 @@ mod tests {
     #[test]
     fn one_page_at_a_time_is_never_held_back() {
         let now = Instant::now();
-        let mut law = DeliveryLaw::new(Bounds::default(), now);
+        let mut law = DeliveryLaw::new(RateBounds::default(), now);
         for i in 0..100 {
             let feedback = Feedback {
                 mean: Rate(10_000 + i * 1000),
@@ -301,13 +301,13 @@ mod tests {
             };
             law.report(feedback, now + Duration::from_millis(i * 30));
         }
-        assert!(law.rate(now) >= Bounds::default().start);
+        assert!(law.rate(now) >= RateBounds::default().start);
     }
 
     #[test]
     fn having_little_to_send_does_not_slow_it_down() {
         let now = Instant::now();
-        let mut law = DeliveryLaw::new(Bounds::default(), now);
+        let mut law = DeliveryLaw::new(RateBounds::default(), now);
         arrives(&mut law, 100 * MIB, 0.0, now);
         let then = now + Duration::from_secs(60);
         for i in 0..100 {

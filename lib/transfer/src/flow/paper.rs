@@ -1,6 +1,6 @@
 //! SnowFlock's law.
 
-use super::{Bounds, Feedback, FlowControl, Rate};
+use super::{Feedback, FlowControl, Rate, RateBounds};
 use std::time::{Duration, Instant};
 
 /// Added every [`STEP`] (SnowFlock, 3.5).
@@ -12,14 +12,14 @@ const STEP: Duration = Duration::from_millis(10);
 /// clients' rates.
 #[derive(Debug)]
 pub struct PaperLaw {
-    bounds: Bounds,
+    bounds: RateBounds,
     rate: u64,
     grown: Instant,
 }
 
 impl PaperLaw {
     /// Starts at the bounds' start; the paper does not say where.
-    pub fn new(bounds: Bounds, now: Instant) -> Self {
+    pub fn new(bounds: RateBounds, now: Instant) -> Self {
         Self {
             bounds,
             rate: bounds.clamp(bounds.start.0),
@@ -54,7 +54,7 @@ mod tests {
     #[test]
     fn constants_are_the_papers() {
         let start = Instant::now();
-        let mut law = PaperLaw::new(Bounds::default(), start);
+        let mut law = PaperLaw::new(RateBounds::default(), start);
         let Rate(first) = law.rate(start);
         assert_eq!(law.rate(start + Duration::from_millis(9)), Rate(first));
         let second = start + Duration::from_secs(1);
@@ -62,11 +62,11 @@ mod tests {
         law.lost(Rate(8_000_000), second);
         assert_eq!(law.rate(second), Rate(6_000_000));
         law.lost(Rate(0), second);
-        assert_eq!(law.rate(second), Bounds::default().least);
+        assert_eq!(law.rate(second), RateBounds::default().least);
         law.lost(Rate(1 << 40), second);
         assert_eq!(
             law.rate(second),
-            Bounds::default().least,
+            RateBounds::default().least,
             "loss never speeds up"
         );
     }

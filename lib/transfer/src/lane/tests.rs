@@ -1,5 +1,5 @@
 use super::*;
-use crate::flow::Bounds;
+use crate::flow::RateBounds;
 use crate::pages::PageSet;
 use crate::push::Push;
 use forkyard_types::PageCount;
@@ -12,7 +12,7 @@ const REPORT: Duration = Duration::from_millis(10);
 fn lane(now: Instant) -> Lane {
     let size = PageCount(1 << 20);
     let pusher = Pusher::new(Push::Nothing, &[], size, Arc::new(PageSet::new(size)));
-    let law = Law::Delivery(Bounds::default());
+    let law = FlowLaw::Delivery(RateBounds::default());
     Lane::new(law, Window::default(), pusher, now)
 }
 

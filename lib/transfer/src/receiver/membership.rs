@@ -2,7 +2,7 @@
 
 use super::Via;
 use crate::meter::{Replays, Way};
-use crate::wire::{Epoch, Knock, MemberId, Seq};
+use crate::wire::{Knock, MemberId, Seq, ServerEpoch};
 use std::net::SocketAddrV4;
 use std::time::{Duration, Instant};
 
@@ -12,7 +12,7 @@ pub(super) struct Membership {
     pub since: Instant,
     /// Number of our last packet before it knew us.
     pub entered: Seq,
-    pub epoch: Epoch,
+    pub epoch: ServerEpoch,
     pub knock: Knock,
     pub group: Option<SocketAddrV4>,
     pub alone: Way,
@@ -29,7 +29,7 @@ pub(super) struct Membership {
 /// Circumstances of a packet besides its content.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Came {
-    pub epoch: Epoch,
+    pub epoch: ServerEpoch,
     pub seq: Seq,
     pub via: Via,
     pub bytes: usize,

@@ -1,11 +1,11 @@
 //! Messages of the server, and the pages in them.
 
-use super::{Came, Event, Loss, Membership, News, Receiver, Silence, State, knocking};
+use super::{Came, Loss, Membership, News, Receiver, ReceiverEvent, Silence, State, knocking};
 use crate::codec::{Encoding, Page};
 use crate::meter::Way;
 use crate::pages::Run;
 use crate::source::PageSink;
-use crate::wire::{self, Epoch, Item, Items, Knock, Part, ToClient, Urgency};
+use crate::wire::{self, Item, Items, Knock, PagePart, ServerEpoch, ToClient, Urgency};
 use forkyard_types::{PAGE_SIZE, PageNo};
 use std::net::SocketAddrV4;
 use std::time::Instant;
@@ -117,7 +117,7 @@ impl Receiver {
         }
     }
 
-    fn enter(&mut self, welcome: wire::Welcome, epoch: Epoch, now: Instant) {
+    fn enter(&mut self, welcome: wire::Welcome, epoch: ServerEpoch, now: Instant) {
         self.heard = now;
         if welcome.pages != self.receiving.pages {
             return self.lose(Loss::WrongSize(welcome.pages));
@@ -158,7 +158,7 @@ impl Receiver {
             member.hears = None;
             // What goes there before it is heard is not lost.
             member.all = Way::new(now);
-            self.events.push_back(Event::Listen(group));
+            self.events.push_back(ReceiverEvent::Listen(group));
         }
     }
 
@@ -171,7 +171,7 @@ impl Receiver {
                 Item::Part(part) => self.part(&part, sink, now),
                 Item::Gone(page) => {
                     if self.asks.came(page, now).is_some() && self.held.settled.insert(page) {
-                        self.events.push_back(Event::Gone(page));
+                        self.events.push_back(ReceiverEvent::Gone(page));
                     }
                     false
                 }
@@ -184,7 +184,7 @@ impl Receiver {
 
     /// Takes a part of a page; tells whether a reader waits for the page that
     /// this made whole; the next two alike.
-    fn part(&mut self, part: &Part<'_>, sink: &mut dyn PageSink, now: Instant) -> bool {
+    fn part(&mut self, part: &PagePart<'_>, sink: &mut dyn PageSink, now: Instant) -> bool {
         if self.held.have.contains(part.page) {
             self.stats.twice += u64::from(part.index == 0);
             return false;

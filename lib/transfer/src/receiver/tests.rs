@@ -3,14 +3,14 @@ use crate::codec::{Encoding, Page};
 use crate::key::FamilyKey;
 use crate::pages::Run;
 use crate::wire::tests::{Hostile, sealed};
-use crate::wire::{Item, MemberId, Part, ToClient, Welcome};
+use crate::wire::{Item, MemberId, PagePart, ToClient, Welcome};
 use forkyard_types::{ImageId, PAGE_SIZE};
 use proptest::prelude::*;
 
 const PAGES: PageCount = PageCount(40);
 const PATIENCE: Duration = Duration::from_secs(2);
 const HOSTILE: Hostile = Hostile {
-    epoch: Epoch(7),
+    epoch: ServerEpoch(7),
     knock: Knock {
         client: ClientId(1),
         nonce: 1,
@@ -73,9 +73,9 @@ fn turn(receiver: &mut Receiver, now: Instant, ended: &mut bool) -> Option<Insta
     for _ in 0..MOST {
         let turn = receiver.poll(now, &mut out);
         while let Some(event) = receiver.event() {
-            *ended |= matches!(event, Event::Complete | Event::Lost { .. });
+            *ended |= matches!(event, ReceiverEvent::Complete | ReceiverEvent::Lost { .. });
         }
-        if let Turn::Wait(until) = turn {
+        if let ClientTurn::Wait(until) = turn {
             return until;
         }
     }
@@ -147,7 +147,7 @@ fn page_that_somebody_waits_for_is_put_in_its_place_at_once() {
     };
     let page = |page| Item::Page(PageNo(page), Encoding::Plain, &[3; PAGE_SIZE]);
     let half = |index| {
-        Item::Part(Part {
+        Item::Part(PagePart {
             page: PageNo(24),
             encoding: Encoding::Plain,
             total: 4096,

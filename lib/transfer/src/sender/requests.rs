@@ -6,8 +6,8 @@ use crate::lane::Taken;
 use crate::lockstep::Asking;
 use crate::members::Member;
 use crate::pages::Run;
-use crate::stats::Link;
-use crate::wire::{self, Ask, MemberId, Report, Request, Seq, ToClient, Urgency};
+use crate::stats::CountedLink;
+use crate::wire::{self, MemberId, PageRequest, Report, Request, Seq, ToClient, Urgency};
 use forkyard_types::PageCount;
 use std::time::{Duration, Instant};
 
@@ -31,7 +31,7 @@ impl Sender {
                     let pages = PageCount(run.pages.0.min(left));
                     left -= pages.0;
                     self.room.asked = now;
-                    let ask = Ask {
+                    let ask = PageRequest {
                         run: Run { pages, ..run },
                         ..*ask
                     };
@@ -62,7 +62,7 @@ impl Sender {
     /// Takes an ask; tells whether something has to show the member by either way, its
     /// own and the group's, the packets it has missed: it asks again for pages that are
     /// on their way, or were lost with nothing after them that would show it.
-    fn ask(&mut self, id: MemberId, ask: Ask, now: Instant) -> (bool, bool) {
+    fn ask(&mut self, id: MemberId, ask: PageRequest, now: Instant) -> (bool, bool) {
         let together = self.is_together();
         let answers = self.answers(now);
         let group_mean = self.group_mean();
@@ -76,7 +76,7 @@ impl Sender {
             address,
             ..
         } = member;
-        let link = Link::Host(address.ip());
+        let link = CountedLink::Host(address.ip());
         if in_group {
             self.group.pusher.asked(ask.run);
         } else {

@@ -4,16 +4,16 @@ use crate::flow;
 use crate::key::{CookieSecret, FamilyKey, ImageKey};
 use crate::lockstep::Window;
 use crate::pages::Run;
-use crate::receiver::{Complete, Receiver, Receiving, Turn as ClientTurn};
-use crate::source::{Content, PageSink};
+use crate::receiver::{ClientTurn, Complete, Receiver, Receiving};
+use crate::source::{PageContent, PageSink};
 use crate::wire::tests::{Hostile, sealed};
-use crate::wire::{Ask, ClientId, Epoch, Knock, Request, Urgency};
+use crate::wire::{ClientId, Knock, PageRequest, Request, ServerEpoch, Urgency};
 use forkyard_types::{ImageId, PAGE_SIZE, PageCount, PageNo};
 use proptest::prelude::*;
 
 const PAGES: PageCount = PageCount(60);
 const HOSTILE: Hostile = Hostile {
-    epoch: Epoch(7),
+    epoch: ServerEpoch(7),
     knock: Knock {
         client: ClientId(99),
         nonce: 1,
@@ -39,10 +39,10 @@ fn content(page: PageNo) -> Page {
 struct Pages;
 
 impl PageSource for Pages {
-    fn read(&mut self, page: PageNo, out: &mut Page) -> Content {
+    fn read(&mut self, page: PageNo, out: &mut Page) -> PageContent {
         assert!(page.0 < PAGES.0, "asked for what is not in the image");
         *out = content(page);
-        Content::Data
+        PageContent::Data
     }
 }
 
@@ -56,7 +56,7 @@ impl PageSink for Pages {
     }
 }
 
-fn sender(law: flow::Law, push: Push, now: Instant) -> Sender {
+fn sender(law: flow::FlowLaw, push: Push, now: Instant) -> Sender {
     let serving = Serving {
         key: key(),
         epoch: HOSTILE.epoch,
@@ -101,7 +101,7 @@ fn talk(sender: &mut Sender, clients: &mut [(SocketAddr, Receiver)], now: Instan
     }
     for turn in 0.. {
         assert!(turn < 5000, "it goes on and on");
-        let Step::Send(to) = sender.poll(&mut Pages, now, &mut out) else {
+        let SenderStep::Send(to) = sender.poll(&mut Pages, now, &mut out) else {
             return;
         };
         for (at, client) in &mut *clients {
@@ -124,8 +124,8 @@ proptest! {
     ) {
         let mut now = Instant::now();
         let law = match delivery {
-            true => flow::Law::Delivery(flow::Bounds::default()),
-            false => flow::Law::Paper(flow::Bounds::default()),
+            true => flow::FlowLaw::Delivery(flow::RateBounds::default()),
+            false => flow::FlowLaw::Paper(flow::RateBounds::default()),
         };
         let push = if push { Push::Everything } else { Push::Nothing };
         let mut sender = sender(law, push, now);
@@ -168,7 +168,7 @@ proptest! {
 fn asking_and_withdrawing_for_ever_takes_no_memory() {
     let mut now = Instant::now();
     let mut sender = sender(
-        flow::Law::Delivery(flow::Bounds::default()),
+        flow::FlowLaw::Delivery(flow::RateBounds::default()),
         Push::Nothing,
         now,
     );
@@ -184,11 +184,11 @@ fn asking_and_withdrawing_for_ever_takes_no_memory() {
             first: PageNo(0),
             pages: PAGES,
         };
-        let asks = [Urgency::Ahead, Urgency::Withdrawn].map(|urgency| Ask {
+        let asks = [Urgency::Ahead, Urgency::Withdrawn].map(|urgency| PageRequest {
             run,
             urgency,
             before: 0,
-            parts: crate::wire::Parts::ALL,
+            parts: crate::wire::PartSet::ALL,
         });
         let request = Request {
             member: MemberId(1),

@@ -19,7 +19,7 @@ pub struct Request {
     /// Reception of the member.
     pub report: Report,
     /// Wishes of the member; may be empty.
-    pub asks: Vec<Ask>,
+    pub asks: Vec<PageRequest>,
 }
 
 /// Reception of a client.
@@ -61,7 +61,7 @@ pub enum Urgency {
 
 /// Pages asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct PageRequest {
     /// Run of pages.
     pub run: Run,
     /// Reason.
@@ -69,14 +69,14 @@ pub struct Ask {
     /// Number of times the same was asked before.
     pub before: u8,
     /// Parts of it that are missing; of several pages, all.
-    pub parts: Parts,
+    pub parts: PartSet,
 }
 
 /// Parts of a page, a bit for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Parts(u8);
+pub struct PartSet(u8);
 
-impl Parts {
+impl PartSet {
     /// The page, in however many parts it comes.
     pub const ALL: Self = Self(u8::MAX);
 
@@ -148,7 +148,7 @@ fn reception(fields: &mut Fields<'_>) -> Option<Reception> {
     })
 }
 
-fn ask(fields: &mut Fields<'_>) -> Option<Ask> {
+fn ask(fields: &mut Fields<'_>) -> Option<PageRequest> {
     let run = fields.run()?;
     let urgency = match fields.u8()? {
         0 => Urgency::Waited,
@@ -157,8 +157,8 @@ fn ask(fields: &mut Fields<'_>) -> Option<Ask> {
         _ => return None,
     };
     let before = fields.u8()?;
-    let parts = Parts::of(fields.u8()?)?;
-    (parts == Parts::ALL || run.pages == PageCount(1)).then_some(Ask {
+    let parts = PartSet::of(fields.u8()?)?;
+    (parts == PartSet::ALL || run.pages == PageCount(1)).then_some(PageRequest {
         run,
         urgency,
         before,

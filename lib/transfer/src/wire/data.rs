@@ -29,14 +29,14 @@ pub enum Item<'a> {
     /// This is the page.
     Page(PageNo, Encoding, &'a [u8]),
     /// This is a part of it.
-    Part(Part<'a>),
+    Part(PagePart<'a>),
     /// The server cannot read it.
     Gone(PageNo),
 }
 
 /// A part of a page's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Part<'a> {
+pub struct PagePart<'a> {
     /// The page.
     pub page: PageNo,
     /// Encoding of its bytes, once all are there.
@@ -95,7 +95,7 @@ fn item<'a>(fields: &mut Fields<'a>) -> Option<Item<'a>> {
                 return None;
             }
             let bytes = fields.bytes(part_bytes(total, index, parts).len())?;
-            (!bytes.is_empty()).then_some(Item::Part(Part {
+            (!bytes.is_empty()).then_some(Item::Part(PagePart {
                 page,
                 encoding,
                 total,

@@ -14,7 +14,7 @@ fn opened<'a>(bytes: &[u8], plain: &'a mut Vec<u8>) -> Result<Packet<'a>, WireEr
 }
 
 /// Origin of such a message.
-fn sealer(key: &ImageKey, epoch: Epoch, body: &Body<'_>) -> Sealer {
+fn sealer(key: &ImageKey, epoch: ServerEpoch, body: &Body<'_>) -> Sealer {
     let endpoint = match body {
         Body::ToClient(_) => Endpoint::Server(epoch),
         Body::ToServer(_) => Endpoint::Client(ClientId(1)),
@@ -31,7 +31,7 @@ pub(crate) fn sealed(key: &ImageKey, packet: &Packet<'_>) -> Vec<u8> {
 }
 
 /// Anything, of any kind.
-fn nonsense(key: &ImageKey, kind: u8, (epoch, seq): (Epoch, Seq), body: &[u8]) -> Vec<u8> {
+fn nonsense(key: &ImageKey, kind: u8, (epoch, seq): (ServerEpoch, Seq), body: &[u8]) -> Vec<u8> {
     let endpoint = match kind {
         OF_SERVERS.. => Endpoint::Server(epoch),
         _ => Endpoint::Client(ClientId(1)),
@@ -86,20 +86,22 @@ fn report() -> impl Strategy<Value = Report> {
         })
 }
 
-fn ask() -> impl Strategy<Value = Ask> {
+fn ask() -> impl Strategy<Value = PageRequest> {
     let urgency = prop_oneof![
         Just(Urgency::Waited),
         Just(Urgency::Ahead),
         Just(Urgency::Withdrawn)
     ];
-    (run(), urgency, any::<u8>(), 1..=u8::MAX).prop_map(|(run, urgency, before, parts)| Ask {
-        run,
-        urgency,
-        before,
-        parts: match run.pages {
-            PageCount(1) => Parts::of(parts).expect("some"),
-            _ => Parts::ALL,
-        },
+    (run(), urgency, any::<u8>(), 1..=u8::MAX).prop_map(|(run, urgency, before, parts)| {
+        PageRequest {
+            run,
+            urgency,
+            before,
+            parts: match run.pages {
+                PageCount(1) => PartSet::of(parts).expect("some"),
+                _ => PartSet::ALL,
+            },
+        }
     })
 }
 
@@ -116,7 +118,7 @@ fn request() -> impl Strategy<Value = Body<'static>> {
 
 fn body() -> impl Strategy<Value = Body<'static>> {
     let group = prop::option::of(
-        (0..255u8, any::<u16>()).prop_map(|(attempt, port)| Group { attempt, port }),
+        (0..255u8, any::<u16>()).prop_map(|(attempt, port)| MulticastGroup { attempt, port }),
     );
     prop_oneof![
         (knock(), any::<u64>())
@@ -145,7 +147,7 @@ fn body() -> impl Strategy<Value = Body<'static>> {
 pub(crate) struct Hostile {
     /// Epoch of most of its messages, as those of others would be ignored
     /// sooner.
-    pub epoch: Epoch,
+    pub epoch: ServerEpoch,
     pub knock: Knock,
     pub pages: PageCount,
 }
@@ -153,7 +155,7 @@ pub(crate) struct Hostile {
 /// Message that it sends.
 #[derive(Clone, Debug)]
 pub(crate) struct Said {
-    epoch: Epoch,
+    epoch: ServerEpoch,
     /// `None`: one after the other.
     seq: Option<Seq>,
     what: Result<Body<'static>, (u8, Vec<u8>)>,
@@ -176,7 +178,7 @@ impl Said {
 impl Hostile {
     /// Packets that are authentic once they are signed, with anything in them.
     pub fn says(self) -> impl Strategy<Value = Said> {
-        let epoch = prop_oneof![9 => Just(self.epoch.0), 1 => any::<u64>()].prop_map(Epoch);
+        let epoch = prop_oneof![9 => Just(self.epoch.0), 1 => any::<u64>()].prop_map(ServerEpoch);
         let seq = prop_oneof![
             40 => Just(None),
             4 => (1..300u64).prop_map(Some),
@@ -262,7 +264,7 @@ impl Hostile {
                         }),
                         1 => Item::Page(page, encoding, &bytes),
                         2 => Item::Page(page, Encoding::Plain, &full),
-                        3 => Item::Part(Part {
+                        3 => Item::Part(PagePart {
                             page,
                             encoding,
                             total,
@@ -283,7 +285,7 @@ impl Hostile {
 /// A packet of pages with an item of each kind.
 fn data() -> Vec<u8> {
     let mut out = Vec::new();
-    let mut sealer = Sealer::new(&key(), Endpoint::Server(Epoch(5)));
+    let mut sealer = Sealer::new(&key(), Endpoint::Server(ServerEpoch(5)));
     begin_data(&sealer, Seq(6), Some(MemberId(7)), &mut out);
     let items = items();
     items.iter().for_each(|item| put_item(item, &mut out));
@@ -305,7 +307,7 @@ fn items() -> [Item<'static>; 4] {
             pages: PageCount(300),
         }),
         Item::Page(PageNo(1), Encoding::Zstd, b"packed"),
-        Item::Part(Part {
+        Item::Part(PagePart {
             page: PageNo(2),
             encoding: Encoding::Plain,
             total: 7,
@@ -320,14 +322,14 @@ fn items() -> [Item<'static>; 4] {
 proptest! {
     #[test]
     fn packet_comes_back_as_it_was(epoch in any::<u64>(), seq in any::<u64>(), body in body()) {
-        let packet = Packet { epoch: Epoch(epoch), seq: Seq(seq), body };
+        let packet = Packet { epoch: ServerEpoch(epoch), seq: Seq(seq), body };
         let mut plain = Vec::new();
         prop_assert_eq!(opened(&sealed(&key(), &packet), &mut plain), Ok(packet));
     }
 
     #[test]
     fn packet_with_any_bit_turned_is_refused(body in body(), at in any::<prop::sample::Index>(), bit in 0..8u8) {
-        let packet = Packet { epoch: Epoch(1), seq: Seq(2), body };
+        let packet = Packet { epoch: ServerEpoch(1), seq: Seq(2), body };
         let mut bytes = sealed(&key(), &packet);
         let at = at.index(bytes.len());
         bytes[at] ^= 1 << bit;
@@ -337,7 +339,7 @@ proptest! {
     /// Authentic nonsense, which only a broken peer can send, does no harm.
     #[test]
     fn authentic_bytes_of_any_kind_are_parsed_or_refused(kind in any::<u8>(), body in prop::collection::vec(any::<u8>(), 0..300)) {
-        let bytes = nonsense(&key(), kind, (Epoch(1), Seq(2)), &body);
+        let bytes = nonsense(&key(), kind, (ServerEpoch(1), Seq(2)), &body);
         let mut plain = Vec::new();
         if let Ok(packet) = opened(&bytes, &mut plain) {
             prop_assert_eq!(sealed(&key(), &packet), bytes);
@@ -350,7 +352,7 @@ proptest! {
         let at = at.index(body.len());
         body[at] = to;
         body.truncate(body.len().saturating_sub(cut));
-        let bytes = nonsense(&key(), 21, (Epoch(5), Seq(6)), &body);
+        let bytes = nonsense(&key(), 21, (ServerEpoch(5), Seq(6)), &body);
         let mut plain = Vec::new();
         if let Ok(Packet { body: Body::ToClient(ToClient::Data(_, items)), .. }) = opened(&bytes, &mut plain) {
             for item in items.iter() {
@@ -383,7 +385,7 @@ fn bytes_of_a_packet_are_as_documented() {
     use ring::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 
     let body = Body::ToServer(ToServer::Leave(MemberId(0x0403_0201)));
-    let (epoch, seq) = (Epoch(0x11), Seq(0x22));
+    let (epoch, seq) = (ServerEpoch(0x11), Seq(0x22));
     let bytes = sealed(&key(), &Packet { epoch, seq, body });
     let mut head = b"FP\x03\x03".to_vec();
     head.extend(key().channel().0.to_le_bytes());

@@ -2,7 +2,7 @@
 //! test.
 
 use crate::hosts::Hosts;
-use crate::link::Network;
+use crate::link::LinkFaults;
 use crate::serving::{Serving, Way, until};
 use forkyard_transfer::{Complete, Push};
 use forkyard_types::PageNo;
@@ -120,12 +120,12 @@ fn pages_sent_to_many() {
 #[ignore = "prints figures"]
 fn cost_of_loss() {
     for loss in [0.0, 1.0, 3.0] {
-        let network = Network {
+        let network = LinkFaults {
             rate: 30_000_000,
             queue: Duration::from_millis(10),
             delay: Duration::from_millis(1),
             loss,
-            ..Network::default()
+            ..LinkFaults::default()
         };
         let hosts = Hosts::linked(4, network);
         let serving = Serving::start(&hosts, Way::multicast(16_000, 3));

@@ -3,8 +3,9 @@
 use crate::hosts::Hosts;
 use crate::serving::{GROUP, Serving, Way, content, until};
 use forkyard_transfer::{
-    ClientId, Complete, Content, CookieSecret, EndGame, Epoch, FamilyKey, ImageKey, Page, PageSink,
-    PageSource, Push, Receiver, Receiving, Run, Sender, Step, To, Turn, Window, flow,
+    ClientId, ClientTurn, Complete, CookieSecret, EndGame, FamilyKey, ImageKey, Page, PageContent,
+    PageSink, PageSource, Push, Receiver, Receiving, Run, Sender, SenderStep, ServerEpoch, To,
+    Window, flow,
 };
 use forkyard_types::{ImageId, PageCount, PageNo};
 use nix::sys::socket::{
@@ -36,10 +37,10 @@ const OF_AN_EPOCH: RangeInclusive<u8> = 19..=21;
 struct Wrong;
 
 impl PageSource for Wrong {
-    fn read(&mut self, page: PageNo, out: &mut Page) -> Content {
+    fn read(&mut self, page: PageNo, out: &mut Page) -> PageContent {
         *out = content(page);
         out.iter_mut().for_each(|byte| *byte ^= 0x55);
-        Content::Data
+        PageContent::Data
     }
 }
 
@@ -54,13 +55,13 @@ fn capture(key: &ImageKey, group: Option<u16>) -> Vec<Vec<u8>> {
     let (mut now, pages) = (Instant::now(), PageCount(PAGES));
     let serving = forkyard_transfer::Serving {
         key: key.clone(),
-        epoch: Epoch(1),
+        epoch: ServerEpoch(1),
         secret: CookieSecret::new([0; 32]),
         pages,
         data: pages,
         datagram: 1400,
         group,
-        law: flow::Law::Delivery(flow::Bounds::default()),
+        law: flow::FlowLaw::Delivery(flow::RateBounds::default()),
         push: Push::Nothing,
         working_set: Vec::new(),
         gather: (0, Duration::ZERO),
@@ -87,11 +88,11 @@ fn capture(key: &ImageKey, group: Option<u16>) -> Vec<Vec<u8>> {
     while captured.len() < ENOUGH {
         now += Duration::from_millis(1);
         for (from, client) in &mut clients {
-            while client.poll(now, &mut out) == Turn::Send {
+            while client.poll(now, &mut out) == ClientTurn::Send {
                 sender.receive(*from, &out, now);
             }
         }
-        while let Step::Send(to) = sender.poll(&mut Wrong, now, &mut out) {
+        while let SenderStep::Send(to) = sender.poll(&mut Wrong, now, &mut out) {
             for (at, client) in &mut clients {
                 if matches!(to, To::Group(_)) || to == To::One(*at) {
                     client.receive(&out, to.via(), &mut Wrong, now);

@@ -1,7 +1,7 @@
 //! Hosts that are network namespaces, each a thread; they, their interfaces
 //! and what joins them are gone when the last of them is dropped.
 
-use crate::link::{Link, Network};
+use crate::link::{LinkFaults, TestSwitch};
 use nix::sched::{CloneFlags, unshare};
 use nix::unistd::gettid;
 use std::net::{IpAddr, Ipv4Addr};
@@ -63,7 +63,7 @@ impl Drop for Place {
 pub struct Hosts {
     hosts: Vec<Place>,
     _switch: Option<Place>,
-    link: Option<Link>,
+    link: Option<TestSwitch>,
 }
 
 impl Hosts {
@@ -91,13 +91,13 @@ impl Hosts {
     }
 
     /// Joined by a network that does as it is told.
-    pub fn linked(count: u8, network: Network) -> Self {
+    pub fn linked(count: u8, network: LinkFaults) -> Self {
         let hosts: Vec<_> = (0..count).map(|_| Place::new()).collect();
         let taps = hosts.iter().map(|host| {
             let tap = host.run(|| forkyard_sys_host::tap::create("eth0"));
             tap.expect("a tap (this test takes root)")
         });
-        let link = Some(Link::new(taps.collect(), network));
+        let link = Some(TestSwitch::new(taps.collect(), network));
         let hosts = Self {
             hosts,
             _switch: None,
@@ -127,7 +127,7 @@ impl Hosts {
     }
 
     /// Returns the link that joins them, if it does as it is told.
-    pub fn link(&self) -> &Link {
+    pub fn link(&self) -> &TestSwitch {
         self.link.as_ref().expect("linked")
     }
 }

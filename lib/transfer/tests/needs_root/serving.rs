@@ -1,9 +1,9 @@
 //! An image that a host serves, and what others got of it.
 
 use crate::hosts::Hosts;
-use forkyard_transfer::driver::{Client, Fetch, Offer, Server};
+use forkyard_transfer::driver::{Fetch, ImageOffer, PageClient, PageServer};
 use forkyard_transfer::{
-    Content, FamilyKey, ImageKey, Page, PageSink, PageSource, Push, Run, flow,
+    FamilyKey, ImageKey, Page, PageContent, PageSink, PageSource, Push, Run, flow,
 };
 use forkyard_types::{ImageId, PAGE_SIZE, PageCount, PageNo};
 use std::collections::BTreeSet;
@@ -40,12 +40,12 @@ pub fn content(page: PageNo) -> Page {
 struct Pages;
 
 impl PageSource for Pages {
-    fn read(&mut self, page: PageNo, out: &mut Page) -> Content {
+    fn read(&mut self, page: PageNo, out: &mut Page) -> PageContent {
         if page.0.is_multiple_of(7) {
-            return Content::Zero(PageCount(1));
+            return PageContent::Zero(PageCount(1));
         }
         *out = content(page);
-        Content::Data
+        PageContent::Data
     }
 }
 
@@ -82,7 +82,7 @@ pub struct Way {
     pub pages: u64,
     pub group: Option<u16>,
     pub push: Push,
-    pub law: flow::Law,
+    pub law: flow::FlowLaw,
     pub clients: usize,
     pub disjoint: Vec<Run>,
 }
@@ -93,7 +93,7 @@ impl Way {
             pages,
             group: None,
             push: Push::Nothing,
-            law: flow::Law::Delivery(flow::Bounds::default()),
+            law: flow::FlowLaw::Delivery(flow::RateBounds::default()),
             clients: 1,
             disjoint: Vec::new(),
         }
@@ -110,7 +110,7 @@ impl Way {
 
 /// Host 0 serves, the others fetch.
 pub struct Serving {
-    pub server: Server,
+    pub server: PageServer,
     pub key: ImageKey,
     pub pages: PageCount,
 }
@@ -118,10 +118,12 @@ pub struct Serving {
 impl Serving {
     pub fn start(hosts: &Hosts, way: Way) -> Self {
         let at = SocketAddr::new(hosts.address(0), 4789);
-        let server = hosts.on(0, move || Server::start(at)).expect("a server");
+        let server = hosts
+            .on(0, move || PageServer::start(at))
+            .expect("a server");
         let key = FamilyKey::new([5; 32]).image(ImageId::random());
         let pages = PageCount(way.pages);
-        let offer = Offer {
+        let offer = ImageOffer {
             key: key.clone(),
             pages,
             data: PageCount(way.pages - way.pages.div_ceil(7)),
@@ -138,7 +140,7 @@ impl Serving {
     }
 
     /// A client on host `n`.
-    pub fn client(&self, hosts: &Hosts, n: u8) -> (Client, Got) {
+    pub fn client(&self, hosts: &Hosts, n: u8) -> (PageClient, Got) {
         let got = Got::default();
         let fetch = Fetch {
             server: self.server.address(),
@@ -149,7 +151,7 @@ impl Serving {
             ahead: 256,
         };
         let sink = Box::new(got.clone());
-        let client = hosts.on(n, move || Client::start(fetch, sink));
+        let client = hosts.on(n, move || PageClient::start(fetch, sink));
         (client.expect("a client"), got)
     }
 }

@@ -1,7 +1,7 @@
 //! Pages between hosts.
 
 use crate::hosts::Hosts;
-use crate::link::Network;
+use crate::link::LinkFaults;
 use crate::serving::{Serving, Way, until};
 use forkyard_transfer::driver::FetchError;
 use forkyard_transfer::{Complete, Loss, Push, Run, Urgency};
@@ -61,9 +61,9 @@ fn clients_in_lockstep_share_what_is_sent_to_the_group() {
 
 #[test]
 fn host_that_hears_no_group_is_served_alone_and_groups_never_leave_the_link() {
-    let network = Network {
+    let network = LinkFaults {
         deaf: vec![2],
-        ..Network::default()
+        ..LinkFaults::default()
     };
     let hosts = Hosts::linked(4, network);
     let serving = Serving::start(
@@ -91,14 +91,14 @@ fn host_that_hears_no_group_is_served_alone_and_groups_never_leave_the_link() {
 
 #[test]
 fn network_that_loses_doubles_and_reorders_delivers_every_page() {
-    let network = Network {
+    let network = LinkFaults {
         rate: 20_000_000,
         queue: Duration::from_millis(5),
         delay: Duration::from_micros(500),
         loss: 3.0,
         twice: 3.0,
         late: 10.0,
-        ..Network::default()
+        ..LinkFaults::default()
     };
     let hosts = Hosts::linked(4, network);
     let serving = Serving::start(&hosts, Way::multicast(1500, 3));
@@ -158,18 +158,18 @@ fn who_waits_for_a_server_that_died_is_told_and_so_is_who_asks_later() {
 
 #[test]
 fn host_that_was_cut_off_for_a_while_goes_on() {
-    let hosts = Hosts::linked(2, Network::default());
+    let hosts = Hosts::linked(2, LinkFaults::default());
     let serving = Serving::start(&hosts, Way::unicast(200));
     let (client, got) = serving.client(&hosts, 1);
     client.fetch(PageNo(1)).expect("fetched");
-    hosts.link().becomes(Network {
+    hosts.link().becomes(LinkFaults {
         cut: vec![1],
-        ..Network::default()
+        ..LinkFaults::default()
     });
     let pages: Vec<_> = (0..200).map(PageNo).collect();
     client.want(&pages, Urgency::Ahead);
     std::thread::sleep(crate::serving::PATIENCE / 10);
-    hosts.link().becomes(Network::default());
+    hosts.link().becomes(LinkFaults::default());
     client.fetch_all(&pages).expect("fetched");
     assert_eq!(got.count(), 200);
 }

@@ -47,8 +47,11 @@ fn figures() {
     }
     println!("law       loss  clients  took (all of 8000 pages, 1 Gb/s, 2 ms)");
     for (name, law) in [
-        ("paper", flow::Law::Paper(flow::Bounds::default())),
-        ("delivery", flow::Law::Delivery(flow::Bounds::default())),
+        ("paper", flow::FlowLaw::Paper(flow::RateBounds::default())),
+        (
+            "delivery",
+            flow::FlowLaw::Delivery(flow::RateBounds::default()),
+        ),
     ] {
         for loss in [0.0, 1.0, 5.0] {
             for clients in [1, 4, 16] {

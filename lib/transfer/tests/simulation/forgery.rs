@@ -3,8 +3,9 @@
 
 use crate::plot::{LARGEST, Pages, content, is_zero};
 use forkyard_transfer::{
-    ClientId, Complete, Content, CookieSecret, EndGame, Epoch, FamilyKey, ImageKey, Page, PageSink,
-    PageSource, Push, Receiver, Receiving, Run, Sender, Serving, Step, To, Turn, Window, flow,
+    ClientId, ClientTurn, Complete, CookieSecret, EndGame, FamilyKey, ImageKey, Page, PageContent,
+    PageSink, PageSource, Push, Receiver, Receiving, Run, Sender, SenderStep, ServerEpoch, Serving,
+    To, Window, flow,
 };
 use forkyard_types::{ImageId, PageCount, PageNo};
 use std::collections::HashMap;
@@ -99,13 +100,13 @@ fn capture(key: &ImageKey, group: Option<u16>) -> Forgeries {
     let serving = Serving {
         key: key.clone(),
         // Those of the runs are drawn at random.
-        epoch: Epoch(0x0BAD),
+        epoch: ServerEpoch(0x0BAD),
         secret: CookieSecret::new([9; 32]),
         pages,
         data: pages,
         datagram: 1400,
         group,
-        law: flow::Law::Delivery(flow::Bounds::default()),
+        law: flow::FlowLaw::Delivery(flow::RateBounds::default()),
         push: Push::Nothing,
         working_set: Vec::new(),
         gather: (0, Duration::ZERO),
@@ -138,12 +139,12 @@ fn capture(key: &ImageKey, group: Option<u16>) -> Forgeries {
     while clients.iter().any(|(_, client)| client.pages() < pages) {
         now += Duration::from_millis(1);
         for (from, client) in &mut clients {
-            while client.poll(now, &mut out) == Turn::Send {
+            while client.poll(now, &mut out) == ClientTurn::Send {
                 sender.receive(*from, &out, now);
                 captured.to_servers.push(out.clone());
             }
         }
-        while let Step::Send(to) = sender.poll(&mut Wrong, now, &mut out) {
+        while let SenderStep::Send(to) = sender.poll(&mut Wrong, now, &mut out) {
             for (at, client) in &mut clients {
                 if matches!(to, To::Group(_)) || to == To::One(*at) {
                     client.receive(&out, to.via(), &mut Nowhere, now);
@@ -159,14 +160,14 @@ fn capture(key: &ImageKey, group: Option<u16>) -> Forgeries {
 struct Wrong;
 
 impl PageSource for Wrong {
-    fn read(&mut self, page: PageNo, out: &mut Page) -> Content {
+    fn read(&mut self, page: PageNo, out: &mut Page) -> PageContent {
         // What is zero is data, and every fourth page of data is zero.
         if !is_zero(page) && page.0.is_multiple_of(4) {
-            return Content::Zero(PageCount(1));
+            return PageContent::Zero(PageCount(1));
         }
         *out = content(u64::MAX, page);
         out[1] ^= 0xFF;
-        Content::Data
+        PageContent::Data
     }
 }
 

@@ -79,7 +79,7 @@ fn draw(seed: u64, rng: &mut Rng) -> Plot {
         plot.gone.retain(|page| !is_zero(*page));
     }
     if rng.chance(30.0) {
-        plot.law = flow::Law::Paper(flow::Bounds::default());
+        plot.law = flow::FlowLaw::Paper(flow::RateBounds::default());
     }
     plot.multicast = rng.chance(80.0);
     plot.datagram = [640, 1400, 8900][usize::try_from(rng.below(3)).expect("few")];

@@ -1,7 +1,8 @@
 //! Plan of a run, and the image it is about.
 
 use forkyard_transfer::{
-    Complete, Content, Loss, Page, PageSink, PageSource, Push, Received, Run, Sent, Window, flow,
+    Complete, Loss, Page, PageContent, PageSink, PageSource, Push, Received, Run, Sent, Window,
+    flow,
 };
 use forkyard_types::{PAGE_SIZE, PageCount, PageNo};
 use std::collections::BTreeSet;
@@ -157,7 +158,7 @@ pub struct Plot {
     pub multicast: bool,
     /// Times in which no group's packets reach any member.
     pub deaf: Vec<Span>,
-    pub law: flow::Law,
+    pub law: flow::FlowLaw,
     /// One for each image, which has a server of its own; two draw the same group.
     pub servers: Vec<Fate>,
     pub datagram: usize,
@@ -179,7 +180,7 @@ impl Plot {
             gone: BTreeSet::new(),
             multicast: true,
             deaf: Vec::new(),
-            law: flow::Law::Delivery(flow::Bounds::default()),
+            law: flow::FlowLaw::Delivery(flow::RateBounds::default()),
             servers: vec![Fate::default()],
             datagram: 1400,
             window: Window::default(),
@@ -263,16 +264,16 @@ pub struct Pages {
 }
 
 impl PageSource for Pages {
-    fn read(&mut self, page: PageNo, out: &mut Page) -> Content {
+    fn read(&mut self, page: PageNo, out: &mut Page) -> PageContent {
         assert!(page.0 < self.size.0, "asked for what is not in the image");
         if self.gone.contains(&page) {
-            return Content::Gone;
+            return PageContent::Gone;
         }
         if is_zero(page) {
-            return Content::Zero(PageCount((4 - page.0 % 4).min(self.size.0 - page.0)));
+            return PageContent::Zero(PageCount((4 - page.0 % 4).min(self.size.0 - page.0)));
         }
         *out = content(self.seed, page);
-        Content::Data
+        PageContent::Data
     }
 }
 

@@ -8,7 +8,7 @@ use crate::forgery;
 use crate::plot::{Ending, Outcome, Pages, Plot, Rng, contents, is_zero};
 use clients::Client;
 use forkyard_transfer::{
-    CookieSecret, EndGame, Epoch, ImageKey, Receiver, Sender, Sent, Serving, Step, Via,
+    CookieSecret, EndGame, ImageKey, Receiver, Sender, SenderStep, Sent, ServerEpoch, Serving, Via,
 };
 use forkyard_types::{PageCount, PageNo};
 use std::cmp::Reverse;
@@ -235,7 +235,7 @@ impl World {
             .count() as u64;
         let serving = Serving {
             key: self.servers[image].key.clone(),
-            epoch: Epoch(self.rng.next()),
+            epoch: ServerEpoch(self.rng.next()),
             secret: CookieSecret::new([7; 32]),
             pages: plot.pages,
             data: PageCount(plot.pages.0 - zero),
@@ -264,8 +264,8 @@ impl World {
                 return;
             };
             match sender.poll(&mut server.pages, self.now, &mut out) {
-                Step::Send(to) => self.leaves_server(image, to, &out),
-                Step::Wait(until) => {
+                SenderStep::Send(to) => self.leaves_server(image, to, &out),
+                SenderStep::Wait(until) => {
                     let before = std::mem::replace(&mut server.poll_at, until);
                     if let Some(until) = until.filter(|_| until != before) {
                         self.at(until, What::Server(image));

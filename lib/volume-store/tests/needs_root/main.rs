@@ -75,7 +75,7 @@ fn a_write_without_room_fails_alone_and_nothing_of_it_comes_back() {
         assert_eq!(byte(&store, block), expected, "block {block}");
     }
     // Compaction has no room, either, and harms nothing.
-    let policy = forkyard_volume::Policy {
+    let policy = forkyard_volume::CompactionPolicy {
         dead_percent: 0,
         most: 9,
     };

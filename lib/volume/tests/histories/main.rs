@@ -3,7 +3,8 @@
 mod world;
 
 use forkyard_volume::{
-    BlockNo, Change, Cipher, Damage, Epoch, KEY_BYTES, Lsn, Refusal, Sequence, SlotIndex, Takeover,
+    BlockNo, Change, ChangeRefusal, Cipher, Damage, KEY_BYTES, Lsn, Sequence, SlotIndex, Takeover,
+    WriterEpoch,
 };
 use world::World;
 
@@ -129,7 +130,7 @@ fn a_changed_checkpoint_is_refused() {
     for _ in 0..60 {
         world.something();
     }
-    world.store_checkpoint(&forkyard_volume::Plan::default());
+    world.store_checkpoint(&forkyard_volume::CompactionPlan::default());
     let whole = world.checkpoint.clone();
     for at in (0..whole.len()).step_by(13) {
         world.checkpoint = whole.clone();
@@ -150,7 +151,7 @@ fn a_changed_checkpoint_is_refused() {
 fn a_flushed_record_that_is_missing_is_told_from_a_torn_tail() {
     for flushed in [true, false] {
         let mut world = World::new(9);
-        let epoch = Epoch(1);
+        let epoch = WriterEpoch(1);
         let takeover = Takeover::Refused;
         let write = |block| Change::Write {
             epoch,
@@ -196,7 +197,7 @@ fn encrypted_contents_are_in_no_file_and_are_read_with_their_key_alone() {
     }
     for (seed, is_sealed) in [(1, true), (2, false)] {
         let mut world = World::new(seed);
-        let (epoch, takeover) = (Epoch(1), Takeover::Refused);
+        let (epoch, takeover) = (WriterEpoch(1), Takeover::Refused);
         let open = Change::Open { epoch, takeover };
         world.change(&[open], |_, _| {}).expect("opens");
         for block in [3, 4] {
@@ -221,7 +222,7 @@ fn encrypted_contents_are_in_no_file_and_are_read_with_their_key_alone() {
         let (block, data) = (BlockNo(5), &data);
         let write = Change::Write { epoch, block, data };
         let refused = world.change(&[write], |_, _| {});
-        assert_eq!(refused, Err(Refusal::Locked));
+        assert_eq!(refused, Err(ChangeRefusal::Locked));
         world.volume.unlock(Cipher::new(&[8; KEY_BYTES]));
         let refused = world.read(&map, BlockNo(3));
         assert!(matches!(refused, Err(Damage::Block { .. })), "{refused:?}");

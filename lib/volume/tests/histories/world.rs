@@ -2,9 +2,10 @@
 
 use fastrand::Rng;
 use forkyard_volume::{
-    BLOCK_BYTES, Batch, BlockNo, Blocks, Change, Cipher, Content, Damage, Epoch, Geometry,
-    KEY_BYTES, Lsn, Map, Opening, Plan, Policy, Range, Recovery, Refusal, Sequence, SlotIndex,
-    Tail, Takeover, Version, View, Volume, VolumeId, Wanted, plan,
+    BLOCK_BYTES, Batch, BlockNo, Blocks, Change, ChangeRefusal, Cipher, CompactionPlan,
+    CompactionPolicy, Content, Damage, Geometry, KEY_BYTES, Lsn, Map, Opening, Range, Recovery,
+    SegmentNeed, Sequence, SlotIndex, Tail, Takeover, Version, View, Volume, VolumeId, WriterEpoch,
+    plan,
 };
 use std::collections::BTreeMap;
 
@@ -90,11 +91,11 @@ impl World {
         &mut self,
         changes: &[Change<'_>],
         mut tell: impl FnMut(&mut Truth, usize),
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), ChangeRefusal> {
         for (number, change) in changes.iter().enumerate() {
             let mut batch = Batch::begin(&self.volume, std::mem::take(&mut self.buffer));
             match batch.push(*change) {
-                Err(Refusal::SegmentFull) => {
+                Err(ChangeRefusal::SegmentFull) => {
                     let header = self.volume.next_segment()?;
                     self.files.insert(header.sequence, header.encode().to_vec());
                     self.volume.begin_segment(&header);
@@ -131,7 +132,7 @@ impl World {
         self.volume.mark_flushed(self.volume.next_lsn());
     }
 
-    pub fn store_checkpoint(&mut self, without: &Plan) {
+    pub fn store_checkpoint(&mut self, without: &CompactionPlan) {
         self.flush();
         let places: Vec<_> = without.victims.iter().map(|it| it.place).collect();
         self.checkpoint = self.volume.checkpoint(&places);
@@ -146,7 +147,7 @@ impl World {
     }
 
     pub fn compact(&mut self) {
-        let policy = Policy {
+        let policy = CompactionPolicy {
             dead_percent: self.rng.u32(0..60),
             most: 3,
         };
@@ -171,7 +172,7 @@ impl World {
     }
 
     /// Blocks are written elsewhere, and are not sent here.
-    fn leave_away(&mut self, epoch: Epoch, open: bool) {
+    fn leave_away(&mut self, epoch: WriterEpoch, open: bool) {
         let count = self.rng.u64(1..12);
         let first = self.rng.u64(0..BLOCKS - count);
         let values: Vec<_> = (1..=count).map(|it| self.value + it).collect();
@@ -261,7 +262,7 @@ impl World {
             64..67 => self.leave_away(epoch, open),
             67..70 => self.fetch(),
             70..76 => {
-                let next = Epoch(epoch.0 + self.rng.u32(1..3));
+                let next = WriterEpoch(epoch.0 + self.rng.u32(1..3));
                 let takeover = match self.rng.bool() {
                     true => Takeover::Allowed,
                     false => Takeover::Refused,
@@ -283,7 +284,7 @@ impl World {
                 };
                 if opened.is_ok() {
                     let refused = self.change(&[late], |_, _| {});
-                    assert!(matches!(refused, Err(Refusal::Fenced { .. })));
+                    assert!(matches!(refused, Err(ChangeRefusal::Fenced { .. })));
                 }
             }
             76..78 => {
@@ -309,7 +310,7 @@ impl World {
                     .expect("it is there");
                 }
             }
-            88..92 => self.store_checkpoint(&Plan::default()),
+            88..92 => self.store_checkpoint(&CompactionPlan::default()),
             _ => self.compact(),
         }
     }
@@ -382,12 +383,12 @@ impl World {
         let mut strays = Vec::new();
         for (sequence, bytes) in &self.files {
             let index = match recovery.wants(*sequence) {
-                Wanted::Kept => continue,
-                Wanted::Stray => {
+                SegmentNeed::Kept => continue,
+                SegmentNeed::Stray => {
                     strays.push(*sequence);
                     continue;
                 }
-                Wanted::From(index) => index,
+                SegmentNeed::From(index) => index,
             };
             recovery.segment(*sequence, bytes)?;
             let geometry = self.volume.geometry();

@@ -1,5 +1,5 @@
 use super::*;
-use crate::jail::{Piece, Use};
+use crate::jail::{JailPiece, Use};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use std::{
     fs::File,
@@ -67,7 +67,7 @@ fn only_what_is_meant_to_is_inherited() {
         gid: 65534,
         groups: vec![4242],
     };
-    let pieces = ["/usr", "/proc"].map(|path| Piece::of(path.as_ref(), Use::Program));
+    let pieces = ["/usr", "/proc"].map(|path| JailPiece::of(path.as_ref(), Use::Program));
     let links = ["/bin", "/lib", "/lib64"].map(|at| (at.into(), format!("usr{at}").into()));
     let pieces = pieces.into_iter().collect::<Result<_, _>>().expect("root");
     let surroundings = Surroundings {
@@ -81,7 +81,7 @@ fn only_what_is_meant_to_is_inherited() {
         },
         calls: None,
         capabilities: Vec::new(),
-        ends: Ends::ByItself,
+        ends: Lifespan::ByItself,
     };
     isolate(&mut command, nobody, surroundings, vec![writer.into()]);
     let mut child = spawn_first(&mut command).expect("spawned as root");

@@ -2,7 +2,7 @@
 
 use anyhow::ensure;
 use clap::{Args, ValueEnum};
-use forkyard_autoscale::{Config, Cpu, Latency, Queue, Signal};
+use forkyard_autoscale::{Cpu, Latency, LoadSignal, Queue, ScalerConfig};
 use forkyard_types::GuestPort;
 use std::{net::SocketAddr, path::PathBuf, time::Duration};
 
@@ -81,12 +81,12 @@ pub enum Kind {
 
 impl Autoscale {
     /// The policy's limits and times.
-    pub fn config(&self) -> anyhow::Result<Config> {
+    pub fn config(&self) -> anyhow::Result<ScalerConfig> {
         ensure!(
             self.target > Duration::ZERO,
             "--target is 0: servers would always be saturated"
         );
-        let config = Config {
+        let config = ScalerConfig {
             least: self.min,
             most: self.max,
             grow_at: self.grow_at,
@@ -94,14 +94,14 @@ impl Autoscale {
             grow_after: self.grow_after,
             shrink_after: self.shrink_after,
             sick_after: self.sick_after,
-            ..Config::default()
+            ..ScalerConfig::default()
         };
         config.check()?;
         Ok(config)
     }
 
     /// Signal that load is made of.
-    pub fn measure(&self) -> Box<dyn Signal> {
+    pub fn measure(&self) -> Box<dyn LoadSignal> {
         match self.signal {
             Kind::Queue => Box::new(Queue),
             Kind::Cpu => Box::new(Cpu),

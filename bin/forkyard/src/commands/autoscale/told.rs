@@ -2,7 +2,7 @@
 //! for each second.
 
 use crate::{args::Format, output};
-use forkyard_autoscale::{Action, Cause, Scaler, Signal, Stage, View};
+use forkyard_autoscale::{Action, LoadSignal, LoadView, RemovalCause, Scaler, Stage};
 use forkyard_types::{VmId, VmView};
 use serde::Serialize;
 use serde_json::json;
@@ -78,9 +78,9 @@ impl Told {
             Action::Remove { vm, cause, .. } => ("remove", name(Some(*vm)), 1, Some(cause)),
         };
         let why = why.map(|cause| match cause {
-            Cause::Drained => "drained",
-            Cause::Sick => "its checks fail",
-            Cause::Late => "it passed no check",
+            RemovalCause::Drained => "drained",
+            RemovalCause::Sick => "its checks fail",
+            RemovalCause::Late => "it passed no check",
         });
         let at = now.as_secs_f64();
         match (self.format, action) {
@@ -107,7 +107,7 @@ impl Told {
     }
 
     /// Present state.
-    pub fn state<S: Signal>(&mut self, now: Duration, scaler: &Scaler<S>, view: &View) {
+    pub fn state<S: LoadSignal>(&mut self, now: Duration, scaler: &Scaler<S>, view: &LoadView) {
         if self.format == Format::Text || self.state.is_some_and(|last| now < last + STATE) {
             return;
         }

@@ -4,12 +4,12 @@ use super::{BEGUN, Is, SAID};
 use anyhow::{Context as _, bail};
 use base64::{Engine as _, prelude::BASE64_STANDARD};
 use forkyard_api_client::{Client, ClientError, of_files};
-use forkyard_compose::{Health, Member, Pulse, Verdict};
+use forkyard_compose::{ComposeMember, HealthCheck, MemberHealth, TestVerdict};
 use forkyard_types::{ErrorKind, ExecEvent, ExecRequest, ExitStatus, FilesWritten, VmView};
 use tokio::time::{Instant, sleep};
 
 /// Begins a member's command and waits until it is well.
-pub async fn become_well(client: &Client, member: &Member, is: &Is) -> anyhow::Result<()> {
+pub async fn become_well(client: &Client, member: &ComposeMember, is: &Is) -> anyhow::Result<()> {
     let vm = is.vm.id.as_str();
     if is.idle {
         begin(client, vm, member).await?;
@@ -17,19 +17,19 @@ pub async fn become_well(client: &Client, member: &Member, is: &Is) -> anyhow::R
     let Some(health) = &member.health else {
         return Ok(());
     };
-    let (begun, mut pulse) = (Instant::now(), Pulse::default());
+    let (begun, mut pulse) = (Instant::now(), MemberHealth::default());
     loop {
         let (passed, said) = tested(client, vm, health).await?;
         match pulse.take(health, passed, begun.elapsed()) {
-            Verdict::Well => return Ok(()),
-            Verdict::Again(after) => sleep(after).await,
-            Verdict::Sick => bail!("it is not well: {} {said}", health.test.join(" ")),
+            TestVerdict::Well => return Ok(()),
+            TestVerdict::Again(after) => sleep(after).await,
+            TestVerdict::Sick => bail!("it is not well: {} {said}", health.test.join(" ")),
         }
     }
 }
 
 /// Begins a member's command, and notes in the member that it has.
-async fn begin(client: &Client, vm: &str, member: &Member) -> anyhow::Result<()> {
+async fn begin(client: &Client, vm: &str, member: &ComposeMember) -> anyhow::Result<()> {
     if let Some(command) = member.command.clone() {
         let request = ExecRequest {
             detach: true,
@@ -58,7 +58,7 @@ pub async fn has_begun(client: &Client, vm: &VmView) -> anyhow::Result<bool> {
 }
 
 /// Tests a member once; what was said if it failed.
-async fn tested(client: &Client, vm: &str, health: &Health) -> anyhow::Result<(bool, String)> {
+async fn tested(client: &Client, vm: &str, health: &HealthCheck) -> anyhow::Result<(bool, String)> {
     let timeout_s = u32::try_from(health.timeout.as_secs()).unwrap_or(u32::MAX);
     let request = ExecRequest {
         timeout_s: Some(timeout_s.max(1)),

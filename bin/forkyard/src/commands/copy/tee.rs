@@ -1,6 +1,6 @@
 //! A tar stream that is passed on as it is, and read meanwhile: a sender that failed is told from one that ended.
 
-use forkyard_files::{FilesError, Kind, Reader};
+use forkyard_files::{EntryKind, FilesError, Reader};
 use forkyard_types::FilesWritten;
 use std::io::{self, Read, Write};
 
@@ -41,13 +41,15 @@ fn read(reader: &mut Reader<impl Read>) -> Result<FilesWritten, FilesError> {
     while let Some(entry) = reader.next_entry()? {
         done.notes.append(&mut reader.notes);
         match entry.kind {
-            Kind::File { size, extents } => {
+            EntryKind::File { size, extents } => {
                 let data = extents.map(|all| all.iter().map(|extent| extent.1).sum());
                 done.bytes += data.unwrap_or(size);
                 done.files += 1;
             }
-            Kind::Folder => {}
-            Kind::Link(_) | Kind::Same(_) | Kind::Fifo | Kind::Device => done.files += 1,
+            EntryKind::Folder => {}
+            EntryKind::Link(_) | EntryKind::Same(_) | EntryKind::Fifo | EntryKind::Device => {
+                done.files += 1
+            }
         }
     }
     done.notes.append(&mut reader.notes);
@@ -66,7 +68,7 @@ pub fn unwritten(source: io::Error) -> FilesError {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use forkyard_files::{Noted, Writer, pack};
+    use forkyard_files::{Noted, TarWriter, pack};
 
     struct Full;
 
@@ -85,7 +87,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         std::fs::write(dir.path().join("f"), [7; 3000]).expect("written");
         let mut stream = Vec::new();
-        let mut writer = Writer::new(&mut stream);
+        let mut writer = TarWriter::new(&mut stream);
         pack(dir.path(), b"d", &mut writer, Noted::InStream).expect("packed");
         writer.finish().expect("whole");
         let mut passed = Vec::new();
@@ -100,7 +102,7 @@ mod tests {
             "{full:?}"
         );
         let mut gave_up = Vec::new();
-        let mut writer = Writer::new(&mut gave_up);
+        let mut writer = TarWriter::new(&mut gave_up);
         writer
             .word("FORKYARD.failure", "it is a device")
             .expect("written");

@@ -1,7 +1,7 @@
 //! Orders of the engine. The last to connect is heard; an earlier one is not any more.
 
 use crate::Machine;
-use forkyard_fake_engine::{Event, Order, Refusal, Reply, Word};
+use forkyard_fake_engine::{EngineOrder, MachineEvent, OrderRefusal, Reply, Word};
 use forkyard_vmm::{Cause, RunState};
 use serde::{Deserialize, Serialize};
 use std::{
@@ -50,7 +50,7 @@ fn say(word: &Word) -> io::Result<()> {
 /// Ends the machine, as the guest or the engine wants.
 pub fn end(cause: Cause) -> ! {
     // Whether the engine hears it or not.
-    let _ = say(&Word::Event(Event::Ends(cause)));
+    let _ = say(&Word::Event(MachineEvent::Ends(cause)));
     process::exit(0)
 }
 
@@ -77,9 +77,9 @@ fn hear(machine: &Machine, read: &UnixStream) {
         let Ok(line) = line else { return };
         let reply = match serde_json::from_str(&line) {
             Ok(order) => carry_out(machine, order),
-            Err(error) => Reply::Refused(Refusal::Other(error.to_string())),
+            Err(error) => Reply::Refused(OrderRefusal::Other(error.to_string())),
         };
-        let failed = matches!(&reply, Reply::Refused(Refusal::Other(why)) if why == BAD_STATE);
+        let failed = matches!(&reply, Reply::Refused(OrderRefusal::Other(why)) if why == BAD_STATE);
         let said = say(&Word::Reply(reply));
         if failed {
             // As QEMU does with a state that it cannot load.
@@ -93,7 +93,7 @@ fn hear(machine: &Machine, read: &UnixStream) {
 
 const BAD_STATE: &str = "the state is none";
 
-fn carry_out(machine: &Machine, order: Order) -> Reply {
+fn carry_out(machine: &Machine, order: EngineOrder) -> Reply {
     let Machine {
         vcpus,
         memory,
@@ -101,48 +101,50 @@ fn carry_out(machine: &Machine, order: Order) -> Reply {
         ..
     } = machine;
     match order {
-        Order::Stop => {
+        EngineOrder::Stop => {
             match vcpus.state() {
                 RunState::Running => {
                     vcpus.set(RunState::Paused);
-                    let _ = say(&Word::Event(Event::Stopped));
+                    let _ = say(&Word::Event(MachineEvent::Stopped));
                 }
                 RunState::Paused | RunState::Waiting | RunState::Failed | RunState::Ended => {}
             }
             Reply::Done
         }
-        Order::Cont => match vcpus.state() {
-            RunState::Waiting => Reply::Refused(Refusal::State(RunState::Waiting)),
+        EngineOrder::Cont => match vcpus.state() {
+            RunState::Waiting => Reply::Refused(OrderRefusal::State(RunState::Waiting)),
             RunState::Running | RunState::Paused | RunState::Failed | RunState::Ended => {
                 vcpus.set(RunState::Running);
                 Reply::Done
             }
         },
-        Order::State => Reply::State(vcpus.state()),
-        Order::Slice => disk.active(),
-        Order::Prepare(path) => disk.prepare(path),
-        Order::Freeze { number, over } => disk.freeze(number, over),
-        Order::Close(number) => disk.close(number),
-        Order::Save => match vcpus.state() {
+        EngineOrder::State => Reply::State(vcpus.state()),
+        EngineOrder::Slice => disk.active(),
+        EngineOrder::Prepare(path) => disk.prepare(path),
+        EngineOrder::Freeze { number, over } => disk.freeze(number, over),
+        EngineOrder::Close(number) => disk.close(number),
+        EngineOrder::Save => match vcpus.state() {
             state @ (RunState::Running | RunState::Waiting) => {
-                Reply::Refused(Refusal::State(state))
+                Reply::Refused(OrderRefusal::State(state))
             }
             RunState::Paused | RunState::Failed | RunState::Ended => {
                 match serde_json::to_vec(&Devices::new()) {
                     Ok(state) => Reply::Saved(state),
-                    Err(error) => Reply::Refused(Refusal::Other(error.to_string())),
+                    Err(error) => Reply::Refused(OrderRefusal::Other(error.to_string())),
                 }
             }
         },
-        Order::Ram => Reply::Ram(memory.address()),
-        Order::Load(state) => match (vcpus.state(), serde_json::from_slice::<Devices>(&state)) {
-            (RunState::Waiting, Ok(devices)) if devices == Devices::new() => {
-                vcpus.set(RunState::Running);
-                Reply::Done
+        EngineOrder::Ram => Reply::Ram(memory.address()),
+        EngineOrder::Load(state) => {
+            match (vcpus.state(), serde_json::from_slice::<Devices>(&state)) {
+                (RunState::Waiting, Ok(devices)) if devices == Devices::new() => {
+                    vcpus.set(RunState::Running);
+                    Reply::Done
+                }
+                (RunState::Waiting, _) => Reply::Refused(OrderRefusal::Other(BAD_STATE.to_owned())),
+                (state, _) => Reply::Refused(OrderRefusal::State(state)),
             }
-            (RunState::Waiting, _) => Reply::Refused(Refusal::Other(BAD_STATE.to_owned())),
-            (state, _) => Reply::Refused(Refusal::State(state)),
-        },
-        Order::Quit => end(Cause::Told),
+        }
+        EngineOrder::Quit => end(Cause::Told),
     }
 }

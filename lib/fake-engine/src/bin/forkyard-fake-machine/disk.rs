@@ -7,7 +7,7 @@ use std::{
     sync::{Mutex, MutexGuard},
 };
 
-use forkyard_fake_engine::{Refusal, Reply};
+use forkyard_fake_engine::{OrderRefusal, Reply};
 
 #[derive(Debug)]
 pub struct Disk(Mutex<Slices>);
@@ -45,10 +45,10 @@ impl Disk {
     pub fn prepare(&self, path: PathBuf) -> Reply {
         let mut slices = self.slices();
         let Some(active) = slices.active else {
-            return Reply::Refused(Refusal::NoDisk);
+            return Reply::Refused(OrderRefusal::NoDisk);
         };
         if let Err(error) = check(&path) {
-            return Reply::Refused(Refusal::Other(format!("{}: {error}", path.display())));
+            return Reply::Refused(OrderRefusal::Other(format!("{}: {error}", path.display())));
         }
         slices.opened.push(Some(path));
         Reply::Opened(slices.opened.len() as u64 - 1, active as u64)
@@ -57,7 +57,7 @@ impl Disk {
     pub fn freeze(&self, number: u64, over: u64) -> Reply {
         let mut slices = self.slices();
         if slices.active.map(|active| active as u64) != Some(over) {
-            return Reply::Refused(Refusal::Stale);
+            return Reply::Refused(OrderRefusal::Stale);
         }
         let number = usize::try_from(number).unwrap_or(usize::MAX);
         match slices.opened.get(number) {
@@ -65,7 +65,7 @@ impl Disk {
                 slices.active = Some(number);
                 Reply::Done
             }
-            Some(None) | None => Reply::Refused(Refusal::Other("no such overlay".to_owned())),
+            Some(None) | None => Reply::Refused(OrderRefusal::Other("no such overlay".to_owned())),
         }
     }
 

@@ -4,7 +4,7 @@
 //! end. It hears no more while what it says is not taken.
 
 use forkyard_agent_link::{
-    CHUNK, CONNECTED, END, Parts, Piece, Session, Stream, ToHost, WINDOW, part,
+    CHUNK, CONNECTED, END, Session, Stream, StreamPiece, StreamReceiver, ToHost, WINDOW, part,
 };
 use forkyard_types::ExitStatus;
 use std::collections::BTreeMap;
@@ -41,7 +41,7 @@ pub struct Connections(BTreeMap<Session, Connection>);
 
 #[derive(Debug)]
 struct Connection {
-    parts: Parts,
+    parts: StreamReceiver,
     /// Said by the server, and not by the program yet.
     waiting: Vec<u8>,
     /// Messages that the host has room for.
@@ -56,7 +56,7 @@ impl Connections {
     pub fn connect(&mut self, session: Session, name: &str) -> Vec<ToHost> {
         let greeting = [&[CONNECTED][..], &part(format!("{name}\n").as_bytes())].concat();
         let connection = Connection {
-            parts: Parts::default(),
+            parts: StreamReceiver::default(),
             waiting: greeting,
             room: WINDOW,
             taken: 0,
@@ -78,8 +78,8 @@ impl Connections {
         connection.taken += 1;
         for piece in connection.parts.feed(data) {
             match piece {
-                Piece::Data(data) => connection.waiting.extend(part(&data)),
-                Piece::End => {
+                StreamPiece::Data(data) => connection.waiting.extend(part(&data)),
+                StreamPiece::End => {
                     connection.waiting.extend(END);
                     connection.over = true;
                 }

@@ -75,7 +75,7 @@ fn pull(cache: &Cache, reference: &ImageReference, start: Start) -> Result<Impor
     let name = "web".parse().expect("a name");
     cache.pull(
         &name,
-        (reference, Reach::Anywhere),
+        (reference, FetchReach::Anywhere),
         (None, start),
         &Cancel::default(),
         |_| {},
@@ -173,7 +173,13 @@ fn a_pull_that_is_given_up_ends_at_once_and_leaves_nothing() {
             drop(connected);
         });
         let what = (None, Start::Never);
-        cache.pull(&name, (&reference, Reach::Anywhere), what, &cancel, |_| {})
+        cache.pull(
+            &name,
+            (&reference, FetchReach::Anywhere),
+            what,
+            &cancel,
+            |_| {},
+        )
     });
     assert!(matches!(error, Err(ImportError::Cancelled)), "{error:?}");
     nothing_is_left(&cache);

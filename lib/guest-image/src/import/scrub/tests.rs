@@ -114,7 +114,10 @@ fn a_file_that_cannot_be_named_is_not_left_there_in_silence() {
     let name = "kept".parse().expect("a name");
     let error = cache.commit(&name, ("p", None), &before[..], &what, |_| {});
     assert!(
-        matches!(error, Err(ImportError::Disk(DiskError::NotScrubbed { .. }))),
+        matches!(
+            error,
+            Err(ImportError::Disk(DiskImportError::NotScrubbed { .. }))
+        ),
         "{error:?}"
     );
 }

@@ -55,7 +55,7 @@ fn partition_by_guid(disk: &NamedTempFile, partitions: &[(u64, u64, u64)]) {
     }
 }
 
-fn found(disk: &NamedTempFile, wanted: Option<u32>) -> Result<Range<u64>, DiskError> {
+fn found(disk: &NamedTempFile, wanted: Option<u32>) -> Result<Range<u64>, DiskImportError> {
     find(disk.as_file(), wanted).expect("read")
 }
 
@@ -72,7 +72,7 @@ fn the_partition_that_is_wanted_is_taken_whatever_the_table() {
     partition_by_guid(&new, &[(2, 2048, 2048 + 8191), (15, 16384, 16447)]);
     for disk in [old, new] {
         assert_eq!(found(&disk, Some(2)), Ok(MIB..5 * MIB));
-        let Err(DiskError::Partitioned(there)) = found(&disk, None) else {
+        let Err(DiskImportError::Partitioned(there)) = found(&disk, None) else {
             panic!("it was not said which");
         };
         assert!(
@@ -81,7 +81,7 @@ fn the_partition_that_is_wanted_is_taken_whatever_the_table() {
         );
         let none = found(&disk, Some(1));
         assert!(
-            matches!(none, Err(DiskError::NoPartition { wanted: 1, .. })),
+            matches!(none, Err(DiskImportError::NoPartition { wanted: 1, .. })),
             "{none:?}"
         );
     }
@@ -91,7 +91,7 @@ fn the_partition_that_is_wanted_is_taken_whatever_the_table() {
 fn what_is_no_file_system_for_a_guest_is_called_by_its_name() {
     let empty = disk(2, &[]);
     let found_in = |disk| match found(disk, None) {
-        Err(DiskError::NoFileSystem { found, .. }) => found,
+        Err(DiskImportError::NoFileSystem { found, .. }) => found,
         other => panic!("{other:?}"),
     };
     assert_eq!(found_in(&empty), "nothing that is known");
@@ -99,7 +99,7 @@ fn what_is_no_file_system_for_a_guest_is_called_by_its_name() {
     assert_eq!(found_in(&empty), "XFS");
     let none = found(&empty, Some(1));
     assert!(
-        matches!(none, Err(DiskError::NoPartition { .. })),
+        matches!(none, Err(DiskImportError::NoPartition { .. })),
         "{none:?}"
     );
 }
@@ -112,7 +112,7 @@ fn what_was_cut_off_is_refused() {
     assert!(
         matches!(
             refused,
-            Err(DiskError::CutOff {
+            Err(DiskImportError::CutOff {
                 what: "file system",
                 ..
             })
@@ -125,7 +125,7 @@ fn what_was_cut_off_is_refused() {
     assert!(
         matches!(
             refused,
-            Err(DiskError::CutOff {
+            Err(DiskImportError::CutOff {
                 what: "partition",
                 ..
             })

@@ -1,12 +1,12 @@
 //! Counts of an engine when it comes to an end.
 
-use super::{Counters, Engine};
+use super::{Counters, Simulation};
 use crate::{
-    sim::measure::{DomainOutcome, Latency, Outcome},
+    sim::measure::{AnswerTimes, DomainOutcome, Outcome},
     units::{DomainId, Nanos, VcpuId},
 };
 
-impl Engine {
+impl Simulation {
     /// Starts to measure: earlier events do not count.
     pub(super) fn measure(&mut self) {
         for guest in &mut self.guests {
@@ -57,7 +57,7 @@ impl Engine {
                 share: ran.as_secs_f64() / all,
                 spinning: part(spun.minus(begun.3), ran),
                 speed: part(ran, ran + waited),
-                latency: Latency::of(self.guests[n].latencies()),
+                latency: AnswerTimes::of(self.guests[n].latencies()),
             });
         }
         Outcome {

@@ -2,7 +2,9 @@
 
 use super::{PATIENCE, What, World};
 use crate::plot::{Check, Ending, Job};
-use forkyard_transfer::{ClientId, Complete, Event, Receiver, Receiving, Turn, Urgency, Via};
+use forkyard_transfer::{
+    ClientId, ClientTurn, Complete, Receiver, ReceiverEvent, Receiving, Urgency, Via,
+};
 use forkyard_types::PageNo;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -151,25 +153,25 @@ impl World {
         };
         while let Some(event) = receiver.event() {
             match event {
-                Event::Listen(group) => {
+                ReceiverEvent::Listen(group) => {
                     let both = client.group.is_some() && group.is_some();
                     self.regrouped += u64::from(both);
                     client.group = group;
                     client.listened += 1;
                 }
-                Event::Gone(page) => {
+                ReceiverEvent::Gone(page) => {
                     assert!(
                         self.plot.gone.contains(&page),
                         "seed {seed}: {page} is there"
                     );
                     client.waiting.remove(&page);
                 }
-                Event::Complete => {
+                ReceiverEvent::Complete => {
                     client.complete = true;
                     let all = client.have.len() + self.plot.gone.len();
                     assert_eq!(all as u64, self.plot.pages.0, "seed {seed}: not complete");
                 }
-                Event::Lost { why, waited } => {
+                ReceiverEvent::Lost { why, waited } => {
                     let waiting: Vec<_> = client.waiting.keys().copied().collect();
                     assert_eq!(waited, waiting, "seed {seed}");
                     client.ending.get_or_insert(Ending::Lost(why, waited));
@@ -194,8 +196,8 @@ impl World {
                 return;
             };
             match receiver.poll(self.now, &mut out) {
-                Turn::Send => self.leaves_client(n, &out),
-                Turn::Wait(until) => {
+                ClientTurn::Send => self.leaves_client(n, &out),
+                ClientTurn::Wait(until) => {
                     let before = std::mem::replace(&mut client.poll_at, until);
                     if let Some(until) = until.filter(|_| until != before) {
                         self.at(until, What::Client(n));
