@@ -61,7 +61,6 @@ impl Faults {
     /// Has the next call of this name fail. Panics if that cannot be written.
     pub fn set(&self, call: &str, fault: Fault) {
         fs::create_dir_all(&self.0).expect("a folder");
-        let _ = fs::remove_file(self.met(call));
         // Whole from the start: the engine may be looking.
         let new = self.0.join(format!(".{call}"));
         fs::write(&new, fault.text()).expect("written");
@@ -78,7 +77,7 @@ impl Faults {
         self.0.join(call).exists()
     }
 
-    /// Says whether a call waits that was to, since that was last set, or has waited.
+    /// Says whether a call waits that was to.
     pub fn holds_up(&self, call: &str) -> bool {
         self.met(call).exists()
     }
@@ -91,6 +90,7 @@ impl Faults {
     /// Takes the fault of a call, if there is one, once it may go on.
     pub(crate) async fn take(&self, call: &str) -> Option<Fault> {
         let path = self.0.join(call);
+        let mut waits = None;
         loop {
             let text = match fs::read_to_string(&path) {
                 Ok(text) => text,
@@ -99,7 +99,7 @@ impl Faults {
             };
             match Fault::parse(&text) {
                 Some(Fault::Wait) => {
-                    fs::write(self.met(call), "").expect("written");
+                    waits.get_or_insert_with(|| Mark::set(self.met(call)));
                     tokio::time::sleep(LOOK).await;
                 }
                 Some(fault) => {
@@ -112,6 +112,24 @@ impl Faults {
                 None => panic!("{}: no fault is called {text:?}", path.display()),
             }
         }
+    }
+}
+
+/// A file that is there as long as this lives.
+#[derive(Debug)]
+struct Mark(PathBuf);
+
+impl Mark {
+    fn set(path: PathBuf) -> Self {
+        fs::write(&path, "").expect("written");
+        Self(path)
+    }
+}
+
+impl Drop for Mark {
+    fn drop(&mut self) {
+        // Another call that waited for the same may have been sooner.
+        let _ = fs::remove_file(&self.0);
     }
 }
 
