@@ -77,6 +77,30 @@ export interface paths {
         patch?: never;
         trace?: never;
     };
+    "/v1/friendly/police": {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        /** Show the police of this host's VMs: those that it named, and those that it has capped. */
+        get: operations["police"];
+        /**
+         * Have this host's VMs policed: those that have more than a fair share of its CPUs while others
+         *     wait, and do not yield, are named, and capped if they are to be. Done again with the same
+         *     settings, it goes on for the time that they say. Where VMs are scheduled already, none can be
+         *     capped (409).
+         */
+        put: operations["begin_police"];
+        post?: never;
+        /** End it. All VMs that it capped are let go. */
+        delete: operations["end_police"];
+        options?: never;
+        head?: never;
+        patch?: never;
+        trace?: never;
+    };
     "/v1/hosts": {
         parameters: {
             query?: never;
@@ -4076,6 +4100,118 @@ export interface components {
             give: components["schemas"]["PeerVolumeGive"];
         };
         /**
+         * @description Measure that VMs' shares are in proportion to.
+         * @enum {string}
+         */
+        PoliceBy: "vm" | "vcpu";
+        /** @description A VM that the police has capped. */
+        PoliceCap: {
+            /** @description Name of the VM. */
+            guest: string;
+            /**
+             * Format: int32
+             * @description Per cent of a CPU that it is capped to.
+             */
+            percent: number;
+            /**
+             * Format: int32
+             * @description Process of its QEMU, with which the cap ends.
+             */
+            pid: number;
+            /** @description Id of the VM. */
+            vm: components["schemas"]["VmId"];
+        };
+        /** @description A VM that does not yield, and what shows it, in CPUs. */
+        PoliceFinding: {
+            /**
+             * Format: double
+             * @description Demand when the last trial began that it did not answer.
+             */
+            before: number;
+            /**
+             * Format: int32
+             * @description Per cent of a CPU that it was capped to by this finding; none if it was not.
+             */
+            capped_percent?: number | null;
+            /**
+             * Format: double
+             * @description Least demand before the trial was over.
+             */
+            fell_to: number;
+            /** @description Name of the VM. */
+            guest: string;
+            /**
+             * Format: int32
+             * @description Answers missed on end.
+             */
+            missed: number;
+            /**
+             * Format: int64
+             * @description Number of the finding, from 1 on.
+             */
+            number: number;
+            /** @description Reason for which it could not be capped. */
+            problem?: string | null;
+            /**
+             * Format: double
+             * @description Fair share meanwhile, on average.
+             */
+            share: number;
+            /**
+             * Format: double
+             * @description Use meanwhile, on average.
+             */
+            used: number;
+            /** @description Id of the VM. */
+            vm: components["schemas"]["VmId"];
+        };
+        /** @description `PUT /v1/friendly/police`: which VMs of the host are to be named, and capped. */
+        PoliceSettings: {
+            /**
+             * @description Measure that VMs' shares are in proportion to.
+             * @default vm
+             */
+            by: components["schemas"]["PoliceBy"];
+            /**
+             * @description Cap the VMs that are named to their share of CPU time, until the police ends.
+             * @default false
+             */
+            enforce: boolean;
+            /**
+             * Format: int32
+             * @description Seconds after which it ends by itself, unless it is put again before; none: it goes on.
+             * @default null
+             */
+            for_s: number | null;
+            /**
+             * Format: double
+             * @description Seconds between samples.
+             * @default 2
+             */
+            interval_s: number;
+            /**
+             * Format: double
+             * @description Part of what other VMs want that they have to wait for, or more, for one to be asked to
+             *     want less.
+             * @default 0.5
+             */
+            waiting: number;
+        };
+        /** @description State of the police of a host. */
+        PoliceState: {
+            /** @description VMs that are capped. */
+            capped: components["schemas"]["PoliceCap"][];
+            /** @description VMs that were named, the last hundred at most, in the order of their numbers. */
+            named: components["schemas"]["PoliceFinding"][];
+            /** @description The settings. */
+            settings: components["schemas"]["PoliceSettings"];
+            /**
+             * Format: int32
+             * @description VMs in the last sample.
+             */
+            watched: number;
+        };
+        /**
          * @description `POST /v1/vms/{id}/published`: more ports of the host that are to lead to a VM, and more
          *     addresses of its own.
          */
@@ -5562,6 +5698,11 @@ export type PeerVolumeLand = components['schemas']['PeerVolumeLand'];
 export type PeerVolumePrepare = components['schemas']['PeerVolumePrepare'];
 export type PeerVolumePrepared = components['schemas']['PeerVolumePrepared'];
 export type PeerVolumeStep = components['schemas']['PeerVolumeStep'];
+export type PoliceBy = components['schemas']['PoliceBy'];
+export type PoliceCap = components['schemas']['PoliceCap'];
+export type PoliceFinding = components['schemas']['PoliceFinding'];
+export type PoliceSettings = components['schemas']['PoliceSettings'];
+export type PoliceState = components['schemas']['PoliceState'];
 export type PublishRequest = components['schemas']['PublishRequest'];
 export type PullRequest = components['schemas']['PullRequest'];
 export type PushRequest = components['schemas']['PushRequest'];
@@ -5773,6 +5914,70 @@ export interface operations {
                 };
                 content: {
                     "text/event-stream": components["schemas"]["HostEvent"];
+                };
+            };
+        };
+    };
+    police: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description The state; 404 if there is no police */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PoliceState"];
+                };
+            };
+        };
+    };
+    begin_police: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody: {
+            content: {
+                "application/json": components["schemas"]["PoliceSettings"];
+            };
+        };
+        responses: {
+            /** @description The state */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PoliceState"];
+                };
+            };
+        };
+    };
+    end_police: {
+        parameters: {
+            query?: never;
+            header?: never;
+            path?: never;
+            cookie?: never;
+        };
+        requestBody?: never;
+        responses: {
+            /** @description Its last state; 404 if there is no police */
+            200: {
+                headers: {
+                    [name: string]: unknown;
+                };
+                content: {
+                    "application/json": components["schemas"]["PoliceState"];
                 };
             };
         };
