@@ -68,7 +68,7 @@ const TESTS: [&str; 12] = [
     "pause::",
     "warm::",
 ];
-/// What is measured: forks beside QEMU's migration, once. The lab is slow; ratios of one run are
+/// Measurement: forks beside QEMU's migration, once. The lab is slow; ratios of one run are
 /// what counts.
 const BENCH: &str = "FORKYARD_CACHE_DIR=/payload/cache FORKYARD_RUN_DIR=/run/lab \
     FORKYARD_STATE_DIR=/tmp/lab FORKYARD_ACCEL=kvm /payload/dist/bin/forkyard bench \

@@ -9,7 +9,7 @@ use std::{
     thread,
 };
 
-pub use forkyard_freezer::Version;
+pub use forkyard_freezer::CgroupVersion;
 
 /// A group that exists.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub struct Group {
     /// Folder of the group.
     pub path: PathBuf,
     /// Of which hierarchy.
-    pub version: Version,
+    pub version: CgroupVersion,
     /// Name, from the root of hierarchies.
     pub name: PathBuf,
     /// The hierarchy it is of.
@@ -38,7 +38,9 @@ impl Group {
             .filter_map(|mount| Some((mount, below(mount)?)))
             .max_by_key(|(mount, _)| mount.at.as_os_str().len());
         let by_name = || {
-            let v2 = mounts.iter().filter(|mount| mount.version == Version::V2);
+            let v2 = mounts
+                .iter()
+                .filter(|mount| mount.version == CgroupVersion::V2);
             let freezer = mounts.iter().filter(|mount| mount.has("freezer"));
             let mut found = v2.chain(freezer);
             let found = found.find(|mount| mount.at.join(name).join("cgroup.procs").exists());
@@ -84,8 +86,8 @@ impl Group {
             at: "/nowhere".into(),
             root: parts.next()?.into(),
             version: match controllers {
-                "" => Version::V2,
-                _ => Version::V1,
+                "" => CgroupVersion::V2,
+                _ => CgroupVersion::V1,
             },
             controllers: controllers.split(',').map(str::to_owned).collect(),
         };
@@ -100,15 +102,15 @@ impl Group {
 
     /// A file of the group, of v2 or of the hierarchy of v1 that has the
     /// controller, if there is one.
-    pub fn file(&self, v2: &str, controller: &str, v1: &str) -> Option<(PathBuf, Version)> {
+    pub fn file(&self, v2: &str, controller: &str, v1: &str) -> Option<(PathBuf, CgroupVersion)> {
         let of = |mount: &Mount| {
             let file = match mount.version {
-                Version::V2 => v2,
-                Version::V1 => v1,
+                CgroupVersion::V2 => v2,
+                CgroupVersion::V1 => v1,
             };
             (mount.at.join(&self.name).join(file), mount.version)
         };
-        let fits = |mount: &&Mount| mount.version == Version::V2 || mount.has(controller);
+        let fits = |mount: &&Mount| mount.version == CgroupVersion::V2 || mount.has(controller);
         let mut files = self.mounts.iter().filter(fits).map(of);
         files.find(|(path, _)| path.exists())
     }
@@ -134,7 +136,9 @@ impl Group {
 pub fn own_events() -> Option<PathBuf> {
     let mounts = mounts().ok()?;
     let process = fs::read_to_string("/proc/self/cgroup").ok()?;
-    let mut v2 = mounts.iter().filter(|mount| mount.version == Version::V2);
+    let mut v2 = mounts
+        .iter()
+        .filter(|mount| mount.version == CgroupVersion::V2);
     v2.find_map(|mount| {
         let name = mount.of_process(&process)?.strip_prefix(&mount.root).ok()?;
         let file = mount.at.join(name).join("cgroup.events");

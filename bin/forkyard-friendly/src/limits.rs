@@ -1,7 +1,7 @@
 //! Limits of the group: how many tasks there may be, and how much CPU time.
 
 use crate::{
-    group::{Group, Version},
+    group::{CgroupVersion, Group},
     guard::{Guard, Word},
 };
 use std::{fs, io, path::PathBuf};
@@ -77,7 +77,7 @@ impl Births {
 #[derive(Debug)]
 pub struct Quota {
     setting: Setting,
-    version: Version,
+    version: CgroupVersion,
     period_us: u32,
     /// Limit that it had before, in CPUs.
     before: f64,
@@ -93,8 +93,10 @@ impl Quota {
         let mut had = setting.before.split(' ').map(str::to_owned);
         let (quota, period) = (had.next().unwrap_or_default(), had.next());
         let period = match version {
-            Version::V2 => period.unwrap_or_default(),
-            Version::V1 => fs::read_to_string(setting.path.with_file_name("cpu.cfs_period_us"))?,
+            CgroupVersion::V2 => period.unwrap_or_default(),
+            CgroupVersion::V1 => {
+                fs::read_to_string(setting.path.with_file_name("cpu.cfs_period_us"))?
+            }
         };
         let period_us = period.trim().parse().unwrap_or(100_000);
         Ok(Some(Self {
@@ -112,8 +114,8 @@ impl Quota {
         // The kernel takes no less than a millisecond.
         let quota = |duty: f64| (f64::from(self.period_us) * duty).max(1_000.0).round();
         let value = duty.map(|duty| match self.version {
-            Version::V2 => format!("{} {}", quota(duty), self.period_us),
-            Version::V1 => quota(duty).to_string(),
+            CgroupVersion::V2 => format!("{} {}", quota(duty), self.period_us),
+            CgroupVersion::V1 => quota(duty).to_string(),
         });
         self.setting.set(value)
     }
@@ -138,8 +140,8 @@ mod tests {
         let path = dir.path().join("limit");
         let read = || fs::read_to_string(&path).expect("read");
         for (version, had, less) in [
-            (Version::V2, "20000 50000", "10000 50000"),
-            (Version::V1, "20000", "10000"),
+            (CgroupVersion::V2, "20000 50000", "10000 50000"),
+            (CgroupVersion::V1, "20000", "10000"),
         ] {
             fs::write(&path, had).expect("written");
             let mut quota = Quota {

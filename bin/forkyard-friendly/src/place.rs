@@ -1,6 +1,6 @@
 //! Environment that it runs in, and the signals that tell of congestion there.
 
-use crate::group::{Group, Version};
+use crate::group::{CgroupVersion, Group};
 use forkyard_friendly::Signal;
 use std::{fs, path::Path};
 
@@ -50,11 +50,11 @@ fn limited(group: &Group) -> bool {
 }
 
 /// Tells whether a limit is one.
-fn limits(text: &str, version: Version) -> bool {
+fn limits(text: &str, version: CgroupVersion) -> bool {
     match version {
-        Version::V2 => text != "max",
+        CgroupVersion::V2 => text != "max",
         // No limit is the greatest number of whole pages.
-        Version::V1 => text.parse::<u64>().is_ok_and(|bytes| bytes < 1 << 62),
+        CgroupVersion::V1 => text.parse::<u64>().is_ok_and(|bytes| bytes < 1 << 62),
     }
 }
 
@@ -80,7 +80,10 @@ mod tests {
         assert!(hypervised(&cpus("hypervisor")));
         assert!(!hypervised(&cpus("hypervisor_x")));
         assert!(hypervised("processor\t: 0\nFeatures\t: fp asimd\n"));
-        assert!(limits("1073741824", Version::V2) && !limits("max", Version::V2));
-        assert!(limits("1073741824", Version::V1) && !limits("9223372036854771712", Version::V1));
+        assert!(limits("1073741824", CgroupVersion::V2) && !limits("max", CgroupVersion::V2));
+        assert!(
+            limits("1073741824", CgroupVersion::V1)
+                && !limits("9223372036854771712", CgroupVersion::V1)
+        );
     }
 }

@@ -6,7 +6,7 @@
 //! not be used, processes are stopped by signals.
 
 use crate::{
-    group::{Group, Version},
+    group::{CgroupVersion, Group},
     guard::{Guard, Word, raw},
     tasks::{self, Looks, Task, TaskId},
 };
@@ -38,7 +38,7 @@ enum Means {
     Freezer {
         held: PathBuf,
         free: PathBuf,
-        version: Version,
+        version: CgroupVersion,
         hold: Hold,
     },
     /// By signals, whole processes.
@@ -106,8 +106,9 @@ impl Stopper {
     /// Finds means for a group, and tells the guard of them before they are used.
     /// What another agent left is let go first.
     pub fn of(group: Group, guard: &mut Guard) -> anyhow::Result<Self> {
-        let v2 = (group.version == Version::V2).then(|| (group.path.clone(), Version::V2));
-        let v1 = group.freezer().map(|path| (path, Version::V1));
+        let v2 =
+            (group.version == CgroupVersion::V2).then(|| (group.path.clone(), CgroupVersion::V2));
+        let v1 = group.freezer().map(|path| (path, CgroupVersion::V1));
         let mut means = Means::Signals;
         for (free, version) in v2.into_iter().chain(v1) {
             let held = free.join(HELD);
@@ -153,11 +154,11 @@ impl Stopper {
     pub fn name(&self) -> &'static str {
         match self.means {
             Means::Freezer {
-                version: Version::V2,
+                version: CgroupVersion::V2,
                 ..
             } => "cgroup v2 freezer",
             Means::Freezer {
-                version: Version::V1,
+                version: CgroupVersion::V1,
                 ..
             } => "cgroup v1 freezer",
             Means::Signals => "signals",
@@ -292,7 +293,7 @@ impl Stopper {
 }
 
 /// Opens the lists of threads in the frozen group, and of those outside.
-fn open(held: &Path, free: &Path, version: Version) -> io::Result<Hold> {
+fn open(held: &Path, free: &Path, version: CgroupVersion) -> io::Result<Hold> {
     let [held, free] = [held, free].map(|group| {
         let file = group.join(version.threads());
         File::options().write(true).open(file)
@@ -302,10 +303,10 @@ fn open(held: &Path, free: &Path, version: Version) -> io::Result<Hold> {
 
 /// Makes the frozen group, once the groups of single commands below are empty: the kernel lets no group
 /// have threads of its own and processes below. A command that begins meanwhile makes another.
-fn make_over(held: &Path, free: &Path, version: Version) -> anyhow::Result<()> {
+fn make_over(held: &Path, free: &Path, version: CgroupVersion) -> anyhow::Result<()> {
     let mut made = Ok(());
     for _ in 0..TRIES {
-        if version == Version::V2 {
+        if version == CgroupVersion::V2 {
             take_in_commands(free)?;
         }
         made = make(held, version);
@@ -317,7 +318,7 @@ fn make_over(held: &Path, free: &Path, version: Version) -> anyhow::Result<()> {
     made
 }
 
-fn make(held: &Path, version: Version) -> anyhow::Result<()> {
+fn make(held: &Path, version: CgroupVersion) -> anyhow::Result<()> {
     let mut group = forkyard_freezer::Group::make(held.to_owned(), version)?;
     let frozen = group.set(Frozen::Yes);
     frozen.with_context(|| format!("cannot freeze {}", held.display()))
@@ -342,8 +343,8 @@ fn take_in_commands(group: &Path) -> io::Result<()> {
 /// of a system call finishes it first, and may have a megabyte read back for it. Dozens that
 /// were woken at one moment would take all the CPU time for that, and the host's disk; so the
 /// group has next to none beside those that may run.
-fn put_last(held: &Path, free: &Path, version: Version, guard: &mut Guard) -> io::Result<()> {
-    if version == Version::V1 {
+fn put_last(held: &Path, free: &Path, version: CgroupVersion, guard: &mut Guard) -> io::Result<()> {
+    if version == CgroupVersion::V1 {
         return Ok(());
     }
     let control = free.join("cgroup.subtree_control");

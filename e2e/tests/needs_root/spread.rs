@@ -4,7 +4,7 @@ use forkyard_e2e::{Cluster, Host, eventually};
 use forkyard_types::{ListedVm, NodeView, VmInspect};
 use std::collections::BTreeMap;
 
-/// What a clone does until it is let go on.
+/// Script of a clone until it is let go on.
 const UNTIL_TOLD: &str = "until [ -e /m/go ]; do sleep 0.2; done";
 
 /// Two nodes, of which the first has room for one clone of `p`, which runs there.

@@ -1,6 +1,6 @@
 //! A group that freezes the threads in it.
 
-use crate::{FreezerError, Version};
+use crate::{CgroupVersion, FreezerError};
 use std::{
     fs::{self, File},
     io,
@@ -25,7 +25,7 @@ pub enum Frozen {
 /// A group that was made here. It stays when this value goes: [`release`] removes it.
 #[derive(Debug)]
 pub struct Group {
-    version: Version,
+    version: CgroupVersion,
     path: PathBuf,
     switch: File,
     frozen: Frozen,
@@ -34,7 +34,7 @@ pub struct Group {
 impl Group {
     /// Makes a group, threaded in v2, whose threads may run. One that could be made in
     /// part only is removed again.
-    pub fn make(path: PathBuf, version: Version) -> Result<Self, FreezerError> {
+    pub fn make(path: PathBuf, version: CgroupVersion) -> Result<Self, FreezerError> {
         fs::create_dir(&path).map_err(FreezerError::of("create group", &path))?;
         match prepare(&path, version) {
             Ok(switch) => Ok(Self {
@@ -58,7 +58,7 @@ impl Group {
     }
 
     /// Returns the version of its hierarchy.
-    pub fn version(&self) -> Version {
+    pub fn version(&self) -> CgroupVersion {
         self.version
     }
 
@@ -79,10 +79,10 @@ impl Group {
             return Ok(());
         }
         let word = match (self.version, frozen) {
-            (Version::V2, Frozen::Yes) => "1",
-            (Version::V2, Frozen::No) => "0",
-            (Version::V1, Frozen::Yes) => "FROZEN",
-            (Version::V1, Frozen::No) => "THAWED",
+            (CgroupVersion::V2, Frozen::Yes) => "1",
+            (CgroupVersion::V2, Frozen::No) => "0",
+            (CgroupVersion::V1, Frozen::Yes) => "FROZEN",
+            (CgroupVersion::V1, Frozen::No) => "THAWED",
         };
         self.switch.write_all_at(word.as_bytes(), 0)?;
         self.frozen = frozen;
@@ -91,8 +91,8 @@ impl Group {
 }
 
 /// Makes a new group threaded, and opens the file that freezes it.
-fn prepare(path: &Path, version: Version) -> Result<File, FreezerError> {
-    if version == Version::V2 {
+fn prepare(path: &Path, version: CgroupVersion) -> Result<File, FreezerError> {
+    if version == CgroupVersion::V2 {
         let kind = path.join("cgroup.type");
         fs::write(&kind, "threaded").map_err(FreezerError::of("write", kind))?;
     }
@@ -141,8 +141,8 @@ pub fn release(path: &Path, patience: Duration) -> Result<(), FreezerError> {
 /// it for a moment.
 fn remove(path: &Path, patience: Duration) -> Result<(), FreezerError> {
     let version = match path.join("cgroup.type").exists() {
-        true => Version::V2,
-        false => Version::V1,
+        true => CgroupVersion::V2,
+        false => CgroupVersion::V1,
     };
     let list = path.join(version.threads());
     let above = path.parent().unwrap_or(path).join(version.threads());
@@ -208,7 +208,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a folder");
         let path = dir.path().join("group");
         // An ordinary folder has no file that freezes.
-        Group::make(path.clone(), Version::V1).expect_err("no freezer");
+        Group::make(path.clone(), CgroupVersion::V1).expect_err("no freezer");
         assert!(!path.exists());
     }
 }

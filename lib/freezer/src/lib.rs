@@ -23,4 +23,4 @@ mod mount;
 
 pub use error::FreezerError;
 pub use group::{Frozen, Group, release, thaw};
-pub use mount::{Mount, Version, freezer, group_of, mounts, parse};
+pub use mount::{CgroupVersion, Mount, freezer, group_of, mounts, parse};

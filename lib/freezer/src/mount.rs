@@ -10,14 +10,14 @@ const MOUNTS: &str = "/proc/self/mountinfo";
 
 /// Version of a hierarchy, and of its freezer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Version {
+pub enum CgroupVersion {
     /// Cgroup v2.
     V2,
     /// Cgroup v1, whatever its controllers.
     V1,
 }
 
-impl Version {
+impl CgroupVersion {
     /// Returns the name of the file that lists a group's threads.
     pub fn threads(self) -> &'static str {
         match self {
@@ -43,7 +43,7 @@ pub struct Mount {
     /// Group of the hierarchy that is mounted there, its root most often.
     pub root: PathBuf,
     /// Version of the hierarchy.
-    pub version: Version,
+    pub version: CgroupVersion,
     /// Controllers of v1, with the other options of the mount. Of v2, none.
     pub controllers: Vec<String>,
 }
@@ -65,8 +65,8 @@ impl Mount {
     /// `/proc/N/cgroup`.
     pub fn of_process<'a>(&self, text: &'a str) -> Option<&'a Path> {
         match self.version {
-            Version::V2 => group_of(text, str::is_empty),
-            Version::V1 => group_of(text, |all| all.split(',').any(|one| self.has(one))),
+            CgroupVersion::V2 => group_of(text, str::is_empty),
+            CgroupVersion::V1 => group_of(text, |all| all.split(',').any(|one| self.has(one))),
         }
     }
 
@@ -74,13 +74,13 @@ impl Mount {
         let (place, what) = line.split_once(" - ")?;
         let mut what = what.split(' ');
         let version = match what.next()? {
-            "cgroup2" => Version::V2,
-            "cgroup" => Version::V1,
+            "cgroup2" => CgroupVersion::V2,
+            "cgroup" => CgroupVersion::V1,
             _ => return None,
         };
         let controllers = match version {
-            Version::V2 => Vec::new(),
-            Version::V1 => what.nth(1)?.split(',').map(str::to_owned).collect(),
+            CgroupVersion::V2 => Vec::new(),
+            CgroupVersion::V1 => what.nth(1)?.split(',').map(str::to_owned).collect(),
         };
         let mut place = place.split(' ').skip(3);
         let (root, at) = (place.next()?.into(), place.next()?.into());
@@ -115,10 +115,10 @@ pub fn parse(mountinfo: &str) -> Vec<Mount> {
 }
 
 /// Finds the mount of a hierarchy that freezes: the last, for it may cover others.
-pub fn freezer(mounts: &[Mount], version: Version) -> Option<&Mount> {
+pub fn freezer(mounts: &[Mount], version: CgroupVersion) -> Option<&Mount> {
     let freezes = |mount: &&Mount| match version {
-        Version::V2 => mount.version == Version::V2,
-        Version::V1 => mount.has("freezer"),
+        CgroupVersion::V2 => mount.version == CgroupVersion::V2,
+        CgroupVersion::V1 => mount.has("freezer"),
     };
     mounts.iter().rfind(freezes)
 }
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(found.len(), 3);
         assert!(found[0].has("freezer") && !found[0].has("cpu"));
         assert!(found[1].has("cpuacct"));
-        assert_eq!(found[2].version, Version::V2);
+        assert_eq!(found[2].version, CgroupVersion::V2);
         assert_eq!(found[2].at, Path::new("/sys/fs/cgroup/unified"));
         let process = "9:freezer:/a/b\n4:cpu,cpuacct:/c\n0::/d:e\n";
         let groups = found.iter().map(|mount| mount.of_process(process));
@@ -158,15 +158,15 @@ mod tests {
             freezer(&mounts, version).map(|mount| mount.at.clone())
         };
         assert_eq!(
-            at(hybrid, Version::V1),
+            at(hybrid, CgroupVersion::V1),
             Some("/sys/fs/cgroup/freezer".into())
         );
         assert_eq!(
-            at(hybrid, Version::V2),
+            at(hybrid, CgroupVersion::V2),
             Some("/sys/fs/cgroup/unified".into())
         );
         assert_eq!(
-            at("22 1 254:0 / / rw - ext4 /dev/root rw\n", Version::V1),
+            at("22 1 254:0 / / rw - ext4 /dev/root rw\n", CgroupVersion::V1),
             None
         );
     }
@@ -179,7 +179,7 @@ mod tests {
 77 41 0:38 /part /sys/fs/cgroup/unified rw,relatime - cgroup2 cgroup2 rw
 ",
         );
-        let mount = freezer(&covered, Version::V2).expect("mounted");
+        let mount = freezer(&covered, CgroupVersion::V2).expect("mounted");
         let folder = |group: &str| mount.folder(Path::new(group));
         assert_eq!(folder("/part/vm"), Path::new("/sys/fs/cgroup/unified/vm"));
         assert_eq!(folder("/vm"), Path::new("/sys/fs/cgroup/unified/vm"));

@@ -28,9 +28,11 @@ pub(crate) fn enforce() -> Vec<Value> {
             "right": {"prefix": {"addr": network, "len": length}}}});
         commands.push(rule("inet", &[link, reject("icmpx")]));
     }
+    // As the header has the protocol: of `meta l4proto` in a set of ranges Debian 12's nft makes
+    // what Linux 6.12.117 refuses (a byte in another order).
     let closed = json!({"match": {"op": "==", "left": {"concat": [
         {"payload": {"protocol": "ip", "field": "daddr"}},
-        {"meta": {"key": "l4proto"}},
+        {"payload": {"protocol": "ip", "field": "protocol"}},
         {"payload": {"protocol": "th", "field": "dport"}},
     ]}, "right": "@closed"}});
     commands.push(rule("ip", &[closed, reject("icmp")]));

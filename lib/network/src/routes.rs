@@ -7,7 +7,8 @@
 //!            connection; a family without is shut in, and so is what belongs to no
 //!            connection: where it goes is asked of that.
 //!            Never to the port of tunnels or what is `closed`: what leaves is
-//!            taken for the host's
+//!            taken for the host's. Looked up by the protocol as the header has it: of `meta l4proto`
+//!            in a set of ranges nft 1.0 makes what some kernels refuse (6.12.117)
 //! to_host    from a bridge: answers to connections of the host's own that
 //!            were led to a founder, DHCP, and questions about names that were led to
 //!            the family's forwarder; nothing else

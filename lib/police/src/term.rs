@@ -17,7 +17,7 @@ const FAR: Duration = Duration::from_secs(3600);
 /// Reason for which it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// It was ended, or its time is over.
+    /// A user ended it, or its time is over.
     Over,
     /// The daemon ends.
     Daemon,
@@ -28,9 +28,9 @@ pub(crate) enum End {
 pub(crate) enum Wake {
     /// The instant of the next sample has come.
     Sample,
-    /// It is to go on for another time than before.
+    /// Another time than before was set.
     Changed,
-    /// It ends.
+    /// The end.
     End(End),
 }
 

@@ -14,7 +14,7 @@ mod vm;
 use crate::{
     DispatchError,
     freezer::Frozen,
-    guard::{Guard, Program},
+    guard::{DispatchGuard, Program},
     mechanism::{Hands, Mechanism},
     place,
     protocol::{Level, Wanted},
@@ -92,7 +92,8 @@ impl Dispatcher {
             cpus,
             vms: Vec::new(),
             hands: Hands {
-                guard: Guard::start(guard).map_err(DispatchError::host("start", guard_path))?,
+                guard: DispatchGuard::start(guard)
+                    .map_err(DispatchError::host("start", guard_path))?,
                 mechanism,
             },
             kicks: VecDeque::new(),

@@ -11,7 +11,7 @@
 //! A thread whose group goes is put back to where it was.
 
 use crate::DispatchError;
-use forkyard_freezer::{Version, freezer, group_of, mounts};
+use forkyard_freezer::{CgroupVersion, freezer, group_of, mounts};
 use std::{
     collections::BTreeSet,
     fs, io,
@@ -30,9 +30,9 @@ const PATIENCE: Duration = Duration::from_millis(500);
 /// The group of one thread, or of a VM. Dropping it lets its threads go, and puts
 /// them back.
 #[derive(Debug)]
-pub struct Group(forkyard_freezer::Group);
+pub struct ThreadGroup(forkyard_freezer::Group);
 
-impl Group {
+impl ThreadGroup {
     /// A group for those of a process' threads: of v2 alone, and only where all of
     /// them are in one. `tell` hears of the group before it is made.
     pub fn of_all(
@@ -46,11 +46,11 @@ impl Group {
             return Ok(None);
         };
         let mounts = mounts()?;
-        let Some(mount) = freezer(&mounts, Version::V2) else {
+        let Some(mount) = freezer(&mounts, CgroupVersion::V2) else {
             return Ok(None);
         };
         let path = mount.folder(home).join(format!("{PREFIX}vm-{pid}"));
-        Self::make(Version::V2, path, None, tell).map(Some)
+        Self::make(CgroupVersion::V2, path, None, tell).map(Some)
     }
 
     /// Puts a thread into a group of its own, in that of its VM if there is one.
@@ -68,13 +68,13 @@ impl Group {
         }
         let mounts = mounts()?;
         let mut failure = DispatchError::NoFreezer;
-        for version in [Version::V2, Version::V1] {
+        for version in [CgroupVersion::V2, CgroupVersion::V1] {
             let Some(mount) = freezer(&mounts, version) else {
                 continue;
             };
             let parent = match version {
-                Version::V2 => mount.folder(&home(tid)?),
-                Version::V1 => mount.at.clone(),
+                CgroupVersion::V2 => mount.folder(&home(tid)?),
+                CgroupVersion::V1 => mount.at.clone(),
             };
             match Self::make(version, parent.join(&name), Some(tid), &mut tell) {
                 Ok(group) => return Ok(group),
@@ -88,7 +88,7 @@ impl Group {
     }
 
     fn make(
-        version: Version,
+        version: CgroupVersion,
         path: PathBuf,
         tid: Option<u32>,
         mut tell: impl FnMut(&Path) -> io::Result<()>,
@@ -116,7 +116,7 @@ impl Group {
     }
 }
 
-impl Drop for Group {
+impl Drop for ThreadGroup {
     fn drop(&mut self) {
         release(self.path());
     }

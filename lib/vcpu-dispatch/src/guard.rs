@@ -66,7 +66,7 @@ impl Before {
 
 /// One thing that a guard is told.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum GuardMessage {
     /// This group is to be let go.
     Group(PathBuf),
     /// This group is no more.
@@ -77,7 +77,7 @@ pub enum Word {
     NoThread(u32),
 }
 
-impl Display for Word {
+impl Display for GuardMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Group(path) => write!(f, "+ {}", path.display()),
@@ -92,7 +92,7 @@ impl Display for Word {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NoWord;
 
-impl FromStr for Word {
+impl FromStr for GuardMessage {
     type Err = NoWord;
 
     fn from_str(line: &str) -> Result<Self, NoWord> {
@@ -125,29 +125,29 @@ impl Changed {
 }
 
 impl Undo for Changed {
-    type Word = Word;
+    type Word = GuardMessage;
 
-    fn hear(&mut self, word: Word) {
+    fn hear(&mut self, word: GuardMessage) {
         match word {
-            Word::Group(path) => {
+            GuardMessage::Group(path) => {
                 self.groups.insert(path);
             }
-            Word::NoGroup(path) => {
+            GuardMessage::NoGroup(path) => {
                 self.groups.remove(&path);
             }
-            Word::Thread(tid, before) => {
+            GuardMessage::Thread(tid, before) => {
                 self.threads.insert(tid, before);
             }
-            Word::NoThread(tid) => {
+            GuardMessage::NoThread(tid) => {
                 self.threads.remove(&tid);
             }
         }
     }
 
-    fn words(&self) -> Vec<Word> {
-        let groups = self.groups.iter().cloned().map(Word::Group);
+    fn words(&self) -> Vec<GuardMessage> {
+        let groups = self.groups.iter().cloned().map(GuardMessage::Group);
         let threads = self.threads.iter();
-        let threads = threads.map(|(tid, before)| Word::Thread(*tid, before.clone()));
+        let threads = threads.map(|(tid, before)| GuardMessage::Thread(*tid, before.clone()));
         groups.chain(threads).collect()
     }
 
@@ -164,7 +164,7 @@ impl Undo for Changed {
 /// A guard, from the dispatcher's side. Dropping it ends it, and it lets go of
 /// whatever it still knows.
 #[derive(Debug)]
-pub struct Guard(guard::Guard<Changed>);
+pub struct DispatchGuard(guard::Guard<Changed>);
 
 /// Outcome of a look at the guard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -175,7 +175,7 @@ pub enum Look {
     Replaced,
 }
 
-impl Guard {
+impl DispatchGuard {
     /// Starts one.
     pub fn start(program: Program) -> io::Result<Self> {
         guard::Guard::start(program).map(Self)
@@ -183,12 +183,12 @@ impl Guard {
 
     /// A group it is to let go.
     pub fn add(&mut self, group: &Path) -> io::Result<()> {
-        self.0.tell(Word::Group(group.to_owned()))
+        self.0.tell(GuardMessage::Group(group.to_owned()))
     }
 
     /// A group that is no more.
     pub fn remove(&mut self, group: &Path) -> io::Result<()> {
-        self.0.tell(Word::NoGroup(group.to_owned()))
+        self.0.tell(GuardMessage::NoGroup(group.to_owned()))
     }
 
     /// Looks whether it lives. If not, thaws everything it was told of, and starts
@@ -212,12 +212,12 @@ impl Guard {
 
     /// A thread that is about to be pinned or told, and how it was before.
     pub fn changes(&mut self, tid: u32, before: &Before) -> io::Result<()> {
-        self.0.tell(Word::Thread(tid, before.clone()))
+        self.0.tell(GuardMessage::Thread(tid, before.clone()))
     }
 
     /// A thread that is as it was before, or gone.
     pub fn is_as_before(&mut self, tid: u32) -> io::Result<()> {
-        self.0.tell(Word::NoThread(tid))
+        self.0.tell(GuardMessage::NoThread(tid))
     }
 }
 
@@ -246,15 +246,15 @@ mod tests {
             nice: 0,
         };
         for word in [
-            Word::Group("/sys/fs/cgroup/a b".into()),
-            Word::NoGroup("/sys/fs/cgroup/a".into()),
-            Word::Thread(7, before),
-            Word::NoThread(7),
+            GuardMessage::Group("/sys/fs/cgroup/a b".into()),
+            GuardMessage::NoGroup("/sys/fs/cgroup/a".into()),
+            GuardMessage::Thread(7, before),
+            GuardMessage::NoThread(7),
         ] {
             assert_eq!(word.to_string().parse(), Ok(word));
         }
         for wrong in ["", "+", "= 7", "/ x", "? nothing"] {
-            assert_eq!(wrong.parse::<Word>(), Err(NoWord), "{wrong}");
+            assert_eq!(wrong.parse::<GuardMessage>(), Err(NoWord), "{wrong}");
         }
     }
 

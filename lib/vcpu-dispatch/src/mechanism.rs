@@ -9,7 +9,7 @@
 //! sched_ext the kernel asks a program of ours what a CPU is to run: none is
 //! stopped, and nothing but the turn keeps a thread from running.
 
-use crate::{DispatchError, guard::Guard, protocol::Means, sched_ext::SchedExt};
+use crate::{DispatchError, guard::DispatchGuard, protocol::Means, sched_ext::SchedExt};
 use std::path::Path;
 
 /// By what turns are enforced.
@@ -52,6 +52,6 @@ pub enum Turn {
 /// Means that act on threads, and the guard that undoes it.
 #[derive(Debug)]
 pub(crate) struct Hands {
-    pub(crate) guard: Guard,
+    pub(crate) guard: DispatchGuard,
     pub(crate) mechanism: Mechanism,
 }

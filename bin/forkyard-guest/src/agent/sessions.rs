@@ -287,7 +287,7 @@ impl Sessions {
         }
     }
 
-    /// What the threads of a command hold until they have cleared up after it.
+    /// State that the threads of a command hold until they have cleared up after it.
     #[cfg(test)]
     pub(super) fn held_by(&self, session: Session) -> Option<std::sync::Weak<Flow>> {
         let table = lock(&self.table);

@@ -7,7 +7,7 @@
 use super::vm::{Vcpu, Vm};
 use crate::{
     DispatchError,
-    freezer::{Frozen, Group},
+    freezer::{Frozen, ThreadGroup},
     mechanism::{Hands, Mechanism},
 };
 use forkyard_sched::Nanos;
@@ -39,7 +39,7 @@ impl Vm {
             return;
         }
         let tids = self.vcpus.iter().map(|vcpu| vcpu.tid);
-        match Group::of_all(self.pid, tids, |path| hands.guard.add(path)) {
+        match ThreadGroup::of_all(self.pid, tids, |path| hands.guard.add(path)) {
             Ok(nest) => self.nest = nest,
             Err(error) => tracing::debug!(pid = self.pid, ?error, "no group for a VM"),
         }

@@ -2,7 +2,7 @@
 
 use crate::{
     DispatchError, Habits, Step, Steps,
-    freezer::{Frozen, Group},
+    freezer::{Frozen, ThreadGroup},
     guard::Before,
     mechanism::{Hands, Mechanism},
     place,
@@ -39,7 +39,7 @@ pub(super) struct Vcpu {
 enum Hold {
     Nothing,
     /// A group of the freezer.
-    Group(Group),
+    Group(ThreadGroup),
     /// A queue of sched_ext, whose class it is of.
     Queue,
 }
@@ -91,7 +91,7 @@ pub(super) struct Vm {
     pub(super) domain: Option<DomainId>,
     pub(super) vcpus: Vec<Vcpu>,
     /// The group that its vCPUs' are in.
-    pub(super) nest: Option<Group>,
+    pub(super) nest: Option<ThreadGroup>,
     /// Since when its habits are looked at.
     watched: Nanos,
 }
@@ -291,7 +291,7 @@ impl Vcpu {
     pub(super) fn take(
         &mut self,
         cpus: &[u32],
-        within: Option<&Group>,
+        within: Option<&ThreadGroup>,
         hands: &mut Hands,
     ) -> Result<(), DispatchError> {
         if self.is_held() {
@@ -299,7 +299,7 @@ impl Vcpu {
         }
         match &mut hands.mechanism {
             Mechanism::Freezer => {
-                let group = Group::of(self.tid, within, |path| hands.guard.add(path))?;
+                let group = ThreadGroup::of(self.tid, within, |path| hands.guard.add(path))?;
                 self.hold = Hold::Group(group);
             }
             Mechanism::SchedExt(scheduler) => {
