@@ -40,7 +40,7 @@ test-ui: build
 bench-migrate: setup
 	cargo xtask bench-cluster --parts moves --rounds 10 --round-trips 0,80,150 --dirtying 0,8,24 --out bench/out/migrate
 
-# What is too long for every change, or takes more than Debian's usual packages.
+# What is too long for every change: the opt-in tests that need nothing that Debian does not have.
 nightly: setup
 	cargo xtask test-kvm --smoke
 	$(MAKE) test-ui test-ts test-api test-deb soak

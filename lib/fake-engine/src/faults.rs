@@ -61,6 +61,8 @@ impl Faults {
     /// Has the next call of this name fail. Panics if that cannot be written.
     pub fn set(&self, call: &str, fault: Fault) {
         fs::create_dir_all(&self.0).expect("a folder");
+        // That of one that was killed while it waited.
+        let _ = fs::remove_file(self.met(call));
         // Whole from the start: the engine may be looking.
         let new = self.0.join(format!(".{call}"));
         fs::write(&new, fault.text()).expect("written");

@@ -4,7 +4,7 @@ use crate::{
     Hands, PoliceError,
     record::Record,
     task::Task,
-    term::{End, Term},
+    term::{End, Limited, Term},
 };
 use forkyard_types::{PoliceSettings, PoliceState};
 use std::{
@@ -73,7 +73,8 @@ impl<H: Hands> Station<H> {
     }
 
     /// Begins the police again that an earlier daemon had, if it had one; what was capped is
-    /// known again. Before any other call.
+    /// known again, and capped again. Before any other call. Not cancel-safe: what is on record may
+    /// not go on.
     pub async fn resume(&self) {
         let record = self.0.record.clone();
         let order = match spawn_blocking(move || record.read()).await {
@@ -92,10 +93,11 @@ impl<H: Hands> Station<H> {
             Instant::now().checked_add(left)
         });
         let task = self.task(order.state, until);
-        *self.0.duty.lock().await = Some(start(task));
+        *self.0.duty.lock().await = Some(start(task, Task::resume));
     }
 
-    /// Begins it, or has the one that there is go on for the time that the settings say. Not
+    /// Begins it, or has the one that there is go on for the time that the settings say, if it
+    /// would not go on longer. Not
     /// cancel-safe: it may have begun.
     pub async fn begin(&self, settings: PoliceSettings) -> Result<PoliceState, PoliceError> {
         check(&settings)?;
@@ -110,15 +112,23 @@ impl<H: Hands> Station<H> {
             if !are_alike(&on.state.borrow().settings, &settings) {
                 return Err(PoliceError::Other);
             }
-            if on.term.extend(until) {
-                on.state
-                    .send_modify(|state| state.settings.for_s = settings.for_s);
+            if let Some(limited) = on.term.extend(until) {
+                on.state.send_modify(|state| {
+                    state.settings.for_s = match limited {
+                        Limited::Yes => settings.for_s,
+                        Limited::No => None,
+                    }
+                });
                 return Ok(on.seen());
             }
         }
+        let mut capped = Vec::new();
         if let Some(last) = duty.take() {
-            // It has told the log of what it could not let go.
-            let _ = last.ended().await;
+            let state = last.state.clone();
+            if last.ended().await.is_err() {
+                // Then this one lets them go.
+                capped.clone_from(&state.borrow().capped);
+            }
         }
         if settings.enforce {
             let scheduled = self.0.hands.scheduled().await;
@@ -129,15 +139,16 @@ impl<H: Hands> Station<H> {
         }
         let state = PoliceState {
             settings,
+            capped,
             ..PoliceState::default()
         };
         let task = self.task(state, until);
         task.keep().await?;
-        let on = duty.insert(start(task));
+        let on = duty.insert(start(task, Task::run));
         Ok(on.seen())
     }
 
-    /// Returns what it has seen so far.
+    /// Returns what it has seen so far. Cancel-safe.
     pub async fn state(&self) -> Result<PoliceState, PoliceError> {
         let duty = self.0.duty.lock().await;
         let on = duty.as_ref().filter(|on| on.goes_on());
@@ -152,14 +163,16 @@ impl<H: Hands> Station<H> {
             return Err(PoliceError::None);
         };
         if !on.goes_on() {
-            let _ = on.ended().await;
+            // By itself, and it may have left some capped.
+            on.ended().await?;
             return Err(PoliceError::None);
         }
         on.term.end(End::Over);
         on.ended().await
     }
 
-    /// Has it rest until the next daemon resumes it: for a daemon that ends.
+    /// Has it rest until the next daemon resumes it: for a daemon that ends. Not cancel-safe: it may
+    /// rest without a record.
     pub async fn close(&self) {
         let Some(on) = self.0.duty.lock().await.take() else {
             return;
@@ -180,9 +193,12 @@ impl<H: Hands> Station<H> {
     }
 }
 
-fn start<H: Hands>(task: Task<H>) -> Duty {
+fn start<H: Hands, F>(task: Task<H>, work: impl FnOnce(Task<H>) -> F) -> Duty
+where
+    F: Future<Output = Result<PoliceState, PoliceError>> + Send + 'static,
+{
     let (term, state) = (task.term.clone(), task.state.clone());
-    let task = tokio::spawn(task.run());
+    let task = tokio::spawn(work(task));
     Duty { term, state, task }
 }
 

@@ -8,7 +8,12 @@ use crate::{
 };
 use forkyard_friendly::{Finding, Police, PoliceConfig};
 use forkyard_types::{PoliceCap, PoliceFinding, PoliceState, Usage, VmId};
-use std::{error::Error, iter::successors, sync::Arc, time::Duration};
+use std::{
+    error::Error,
+    iter::successors,
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 use tokio::{
     sync::watch,
     task::spawn_blocking,
@@ -32,6 +37,27 @@ pub(crate) struct Task<H> {
 }
 
 impl<H: Hands> Task<H> {
+    /// Caps again what an earlier daemon has capped, and goes on.
+    pub(crate) async fn resume(self) -> Result<PoliceState, PoliceError> {
+        let capped = self.state.borrow().capped.clone();
+        for cap in capped.into_iter().filter(|_| self.term.goes_on()) {
+            let suspect = Suspect {
+                vm: cap.vm,
+                name: cap.guest,
+                pid: cap.pid,
+            };
+            // The dispatcher may have ended since, or that daemon just before it was capped.
+            match self.hands.cap(&suspect, cap.percent).await {
+                Ok(Capped::Yes) => {}
+                Ok(Capped::Gone) => self.forget(suspect.pid),
+                Err(error) => {
+                    tracing::error!(error = &error as &dyn Error, vm = %suspect.name, "not capped again");
+                }
+            }
+        }
+        self.run().await
+    }
+
     /// Samples until it ends, and then lets all go that it has capped.
     pub(crate) async fn run(self) -> Result<PoliceState, PoliceError> {
         let end = self.go_on().await;
@@ -40,7 +66,11 @@ impl<H: Hands> Task<H> {
 
     /// Writes the record as things are now.
     pub(crate) async fn keep(&self) -> Result<(), PoliceError> {
-        let order = Order::of(self.state.borrow().clone(), self.term.time());
+        self.keep_until(self.term.time()).await
+    }
+
+    async fn keep_until(&self, until: Option<SystemTime>) -> Result<(), PoliceError> {
+        let order = Order::of(self.state.borrow().clone(), until);
         let record = self.record.clone();
         let written = spawn_blocking(move || record.write(&order)).await;
         written
@@ -110,12 +140,8 @@ impl<H: Hands> Task<H> {
             capped_percent: None,
             problem: None,
         };
-        let to_cap = {
-            let state = self.state.borrow();
-            let is_capped = state.capped.iter().any(|cap| cap.vm == suspect.vm);
-            state.settings.enforce && !is_capped
-        };
-        if to_cap {
+        // Whoever is capped, and is named all the same, is not held by the cap any more.
+        if self.state.borrow().settings.enforce {
             match self.cap(&suspect, percent(found.share)).await {
                 Ok(capped) => finding.capped_percent = capped,
                 Err(problem) => finding.problem = Some(problem),
@@ -141,6 +167,7 @@ impl<H: Hands> Task<H> {
     /// Caps a VM; to how many per cent of a CPU. None if it has gone. An error is the reason, for
     /// people: then it is not capped, or is listed as capped.
     async fn cap(&self, suspect: &Suspect, percent: u32) -> Result<Option<u32>, String> {
+        self.forget(suspect.pid);
         self.state.send_modify(|state| {
             state.capped.push(PoliceCap {
                 vm: suspect.vm,
@@ -192,6 +219,15 @@ impl<H: Hands> Task<H> {
             }
         }
         match end {
+            // The next daemon tries once more, and does nothing else.
+            End::Over if failure.is_some() => {
+                if let Err(error) = self.keep_until(Some(SystemTime::now())).await {
+                    tracing::error!(
+                        error = &error as &dyn Error,
+                        "the next daemon will not let them go"
+                    );
+                }
+            }
             End::Over => {
                 let record = self.record.clone();
                 if let Ok(Err(error)) = spawn_blocking(move || record.remove()).await {

@@ -34,6 +34,15 @@ pub(crate) enum Wake {
     End(End),
 }
 
+/// Tells whether a time is over some day.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Limited {
+    /// The end is set.
+    Yes,
+    /// Somebody has to end it.
+    No,
+}
+
 #[derive(Debug)]
 struct Inner {
     until: Option<Instant>,
@@ -56,15 +65,19 @@ impl Term {
         }
     }
 
-    /// Sets another time. False if it has ended meanwhile: it goes on no more.
-    pub(crate) fn extend(&self, until: Option<Instant>) -> bool {
+    /// Has it go on until then, if that is later. Tells whether it has an end of its own then;
+    /// none if it has ended meanwhile: it goes on no more.
+    pub(crate) fn extend(&self, until: Option<Instant>) -> Option<Limited> {
         let mut inner = self.locked();
-        let goes_on = inner.end.is_none();
-        if goes_on {
-            inner.until = until;
-            self.told.notify_one();
+        if inner.end.is_some() {
+            return None;
         }
-        goes_on
+        inner.until = inner.until.zip(until).map(|(one, other)| one.max(other));
+        self.told.notify_one();
+        Some(match inner.until {
+            Some(_) => Limited::Yes,
+            None => Limited::No,
+        })
     }
 
     /// Ends it.
@@ -142,19 +155,24 @@ mod tests {
         let now = Instant::now();
         let term = Term::until(Some(now + Duration::from_secs(5)));
         assert_eq!(term.left(now), Ok(Duration::from_secs(5)));
-        assert!(term.extend(Some(now + Duration::from_secs(9))));
+        let later = Some(now + Duration::from_secs(9));
+        assert_eq!(term.extend(later), Some(Limited::Yes));
+        let sooner = Some(now + Duration::from_secs(1));
+        assert_eq!(term.extend(sooner), Some(Limited::Yes));
         assert_eq!(
             term.left(now + Duration::from_secs(5)),
             Ok(Duration::from_secs(4))
         );
         assert_eq!(term.left(now + Duration::from_secs(9)), Err(End::Over));
-        assert!(!term.extend(None));
+        assert_eq!(term.extend(None), None);
         assert_eq!(term.left(now), Err(End::Over));
     }
 
     #[test]
     fn the_first_end_counts() {
         let term = Term::until(None);
+        let soon = Some(Instant::now());
+        assert_eq!(term.extend(soon), Some(Limited::No), "longer than that");
         assert_eq!(term.left(Instant::now()), Ok(FAR));
         term.end(End::Daemon);
         term.end(End::Over);

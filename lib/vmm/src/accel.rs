@@ -227,12 +227,13 @@ impl Qemu {
     }
 }
 
-/// Judges a probe that did not begin to run. A QEMU that dies by then may lack memory, or
-/// the right to open the device. Once that is mended, nothing remembered must be in the way.
+/// Judges a probe that did not begin to run. A QEMU that dies by then, or is silent, may lack
+/// memory, a processor, or the right to open the device. Once that is mended, nothing remembered
+/// must be in the way.
 fn not_booted(error: VmmError) -> Result<Finding, VmmError> {
     match error.kind() {
-        VmmErrorKind::Gone => Ok(Finding::Accident(error.to_string())),
-        VmmErrorKind::Timeout | VmmErrorKind::Refused | VmmErrorKind::Host => Err(error),
+        VmmErrorKind::Gone | VmmErrorKind::Timeout => Ok(Finding::Accident(error.to_string())),
+        VmmErrorKind::Refused | VmmErrorKind::Host => Err(error),
     }
 }
 
@@ -349,6 +350,15 @@ mod tests {
     #[test]
     fn a_qemu_that_dies_before_it_runs_is_tried_again() {
         is_tried_again(not_booted(died()).expect("no error"));
+    }
+
+    #[test]
+    fn a_qemu_that_is_silent_before_it_runs_is_tried_again() {
+        let source = QmpError::Timeout {
+            after: Duration::from_secs(1),
+        };
+        let command = "cont";
+        is_tried_again(not_booted(VmmError::Qmp { command, source }).expect("no error"));
     }
 
     #[test]

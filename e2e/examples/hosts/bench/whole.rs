@@ -15,6 +15,7 @@ use crate::report::Row;
 use forkyard_e2e::{Cluster, Host, Links};
 use forkyard_measure::{Accel, BaselineSources, BenchError, Plain, Saved};
 use std::{
+    env,
     fs::File,
     io,
     net::{SocketAddr, TcpListener, TcpStream},
@@ -104,8 +105,12 @@ impl<'a> Baseline<'a> {
             cache: host.cache().to_owned(),
             share: host.dist().join("share/forkyard"),
         };
+        // As the hosts of tests have it.
+        let accel = env::var("FORKYARD_E2E_ACCEL");
+        let accel = accel.ok().and_then(|name| Accel::named(&name));
+        let accel = accel.unwrap_or_default();
         let booted = async {
-            let plain = Plain::boot(&places, Accel::Tcg, 1, options.memory.into(), 0).await?;
+            let plain = Plain::boot(&places, accel, 1, options.memory.into(), 0).await?;
             let data = format!("{MOUNT}; {}", fill(options));
             plain.command(&["sh", "-e", "-c", &data]).await?;
             Ok::<_, BenchError>(plain)

@@ -2,8 +2,8 @@
 //! them if told to.
 //!
 //! ```text
-//! PUT --> every interval: GET, new findings are told --> interrupted, or time over: DELETE
-//!           \--every so often: PUT again, or it ends by itself
+//! none there? PUT --> every interval: GET, new findings are told --> interrupted, or time over: DELETE
+//!                       \--every so often: PUT again, or it ends by itself
 //! ```
 //!
 //! Should this command be killed, the police ends a little later and lets all go.
@@ -18,6 +18,8 @@ use std::time::{Duration, Instant};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 const PATH: &str = "/v1/friendly/police";
+const ANOTHER: &str = "there is a police already: `forkyard friendly police --show` shows it, \
+    `forkyard friendly police --end` ends it";
 const DEAF: &str = "cannot hear of signals";
 /// Seconds after which the police ends unless this command asks for it again, and the time between
 /// two requests for it.
@@ -112,8 +114,17 @@ pub async fn police(client: &Client, format: Format, wanted: &Policed) -> anyhow
         terminate.context(DEAF)?,
         hangup.context(DEAF)?,
     ];
+    // This command ends what it begins, and nothing else.
+    match client.call::<PoliceState>(Method::GET, PATH).await {
+        Ok(_) => bail!("{ANOTHER}"),
+        Err(error) if is_over(&error) => {}
+        Err(error) => return Err(error.into()),
+    }
     let begun = client.put(PATH, &wanted.settings(Some(LEASE_S))).await?;
     let followed = follow(client, format, wanted, begun, signals).await;
+    if let Ok(Outcome::EndedThere) = followed {
+        bail!("the police was ended there: by another command, or for want of an answer");
+    }
     let ended = end(client).await;
     followed.and(ended)
 }
@@ -133,13 +144,23 @@ impl Policed {
     }
 }
 
+/// Reason for which it is followed no more.
+#[derive(Clone, Copy, Debug)]
+enum Outcome {
+    /// The time is over, or a signal came.
+    Over,
+    /// There is none any more, or another.
+    EndedThere,
+}
+
 async fn follow(
     client: &Client,
     format: Format,
     wanted: &Policed,
     begun: PoliceState,
     mut signals: [Signal; 3],
-) -> anyhow::Result<()> {
+) -> anyhow::Result<Outcome> {
+    let pause = Duration::from_secs_f64(wanted.interval).min(RENEW);
     let began = Instant::now();
     let (mut heard, mut renewed) = (began, began);
     let mut told = last(&begun);
@@ -147,16 +168,14 @@ async fn follow(
         .seconds
         .is_none_or(|seconds| began.elapsed() < Duration::from_secs(seconds.into()))
     {
-        let pause = tokio::time::sleep(Duration::from_secs_f64(wanted.interval));
         tokio::select! {
-            () = pause => {}
+            () = tokio::time::sleep(pause) => {}
             () = told_to_end(&mut signals) => break,
         }
         let state = match ask(client, wanted, &mut renewed).await {
-            Ok(state) => state,
-            Err(error) if is_over(&error) => {
-                bail!("the police was ended there: by another command, or for want of an answer")
-            }
+            Ok(Some(state)) => state,
+            Ok(None) => return Ok(Outcome::EndedThere),
+            Err(error) if is_over(&error) => return Ok(Outcome::EndedThere),
             // The daemon may be on its way back, and goes on then.
             Err(error) if heard.elapsed() < PATIENCE => {
                 let error = anyhow::Error::new(error);
@@ -174,23 +193,28 @@ async fn follow(
         }
         told = last(&state);
     }
-    Ok(())
+    Ok(Outcome::Over)
 }
 
-/// Asks for the state, and from time to time for the police to go on.
+/// Asks for the state, and from time to time for the police to go on. None if that is another by
+/// now.
 async fn ask(
     client: &Client,
     wanted: &Policed,
     renewed: &mut Instant,
-) -> Result<PoliceState, ClientError> {
-    // One that another has ended is not begun again.
-    let state = client.call(Method::GET, PATH).await?;
+) -> Result<Option<PoliceState>, ClientError> {
+    // First: one that was ended is not to begin again.
+    let state: PoliceState = client.call(Method::GET, PATH).await?;
+    let for_s = state.settings.for_s;
+    if wanted.settings(for_s) != state.settings {
+        return Ok(None);
+    }
     if renewed.elapsed() < RENEW {
-        return Ok(state);
+        return Ok(Some(state));
     }
     let state = client.put(PATH, &wanted.settings(Some(LEASE_S))).await?;
     *renewed = Instant::now();
-    Ok(state)
+    Ok(Some(state))
 }
 
 /// Number of the last finding; 0 if there is none.
