@@ -162,7 +162,7 @@ impl Host {
         };
         let status = status.filter(is_whole).ok_or_else(|| {
             let why = format!("snapshot {} of {} did not come", land.snapshot, land.name);
-            HostError::NotCome(why)
+            HostError::Conflict(why)
         })?;
         let record = VolumeMove {
             volume: land.name,
