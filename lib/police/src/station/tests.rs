@@ -161,7 +161,8 @@ async fn the_next_daemon_knows_what_one_that_died_has_capped() {
     }
     assert!(fake.seen().released.is_empty());
     let next = station(&fake, &run);
-    let (capped, looks) = (fake.seen().capped.len(), fake.seen().looks);
+    let capped = fake.seen().capped.len();
+    let looks = fake.seen().looks;
     next.resume().await;
     // Before it looks: its dispatcher may have died, too.
     fake.until(|seen| seen.looks > looks).await;
