@@ -140,7 +140,7 @@ impl<H: Hands> Task<H> {
             capped_percent: None,
             problem: None,
         };
-        // Whoever is capped, and is named all the same, is not held by the cap any more.
+        // A VM that is capped, and is named all the same, is not held by the cap any more.
         if self.state.borrow().settings.enforce {
             match self.cap(&suspect, percent(found.share)).await {
                 Ok(capped) => finding.capped_percent = capped,

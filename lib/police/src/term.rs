@@ -39,7 +39,7 @@ pub(crate) enum Wake {
 pub(crate) enum Limited {
     /// The end is set.
     Yes,
-    /// Somebody has to end it.
+    /// A request has to end it.
     No,
 }
 

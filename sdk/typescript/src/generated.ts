@@ -89,7 +89,7 @@ export interface paths {
         /**
          * Have this host's VMs policed: those that have more than a fair share of its CPUs while others
          *     wait, and do not yield, are named, and capped if they are to be. Done again with the same
-         *     settings, it goes on for the time that they say. Where VMs are scheduled already, none can be
+         *     settings, it goes on for the time that they say, if it would not go on longer. Where VMs are scheduled already, none can be
          *     capped (409).
          */
         put: operations["begin_police"];
