@@ -10,7 +10,7 @@
 //! booting, or that count pages or layers from nothing, have a VM that boots.
 
 use super::Host;
-use crate::{slot::Slot, waiting::eventually};
+use crate::{slot::Slot, waiting::in_the_end};
 use forkyard_types::SubstrateView;
 use std::sync::{Arc, OnceLock};
 
@@ -60,7 +60,8 @@ fn keep_a_boot() {
     let host = Host::on(Arc::new(Slot::wait_to_keep())).keeping_boots();
     host.ok(["run", "tiny", "--name", "kept"]);
     let kept = || -> Vec<SubstrateView> { host.json(["substrate", "ls"]) };
-    eventually("a boot is kept", || {
+    // A second boot, which takes minutes where KVM itself is emulated.
+    in_the_end("a boot is kept", || {
         kept().iter().any(|it| it.boot && it.ready) && host.vms().len() == 1
     });
     host.ok(["rm", "--all"]);
