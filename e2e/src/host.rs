@@ -70,6 +70,13 @@ impl Host {
         host
     }
 
+    /// Such a host with a VM `p`.
+    pub fn fake_with_p() -> Self {
+        let host = Self::fake();
+        host.ok(["run", "tiny", "--name", "p"]);
+        host
+    }
+
     /// Has the host keep first boots.
     pub fn keeping_boots(self) -> Self {
         self.telling("FORKYARD_KEEP_BOOTS", "true")

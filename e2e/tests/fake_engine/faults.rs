@@ -12,16 +12,9 @@ use std::{
     time::Duration,
 };
 
-/// A host with a VM that can be forked, and was.
-fn with_p() -> Host {
-    let host = Host::fake();
-    host.ok(["run", "tiny", "--name", "p"]);
-    host
-}
-
 #[test]
 fn a_fork_that_the_machine_refuses_at_any_call_leaves_a_parent_that_runs_and_can_be_forked() {
-    let host = with_p();
+    let host = Host::fake_with_p();
     let pid = host.vm("p").pid;
     for call in [
         "prepare_overlay",
@@ -47,7 +40,7 @@ fn a_fork_that_the_machine_refuses_at_any_call_leaves_a_parent_that_runs_and_can
 
 #[test]
 fn a_parent_whose_machine_does_not_go_on_after_a_fork_goes_on_by_itself() {
-    let host = with_p();
+    let host = Host::fake_with_p();
     host.faults().set("cont", Fault::Refuse);
     host.fails(["fork", "p"]);
     eventually("the parent to go on", || {
@@ -64,7 +57,7 @@ fn a_parent_whose_machine_does_not_go_on_after_a_fork_goes_on_by_itself() {
 #[test]
 fn a_clone_whose_state_is_refused_costs_no_other() {
     for fault in [Fault::Refuse, Fault::Kill, Fault::HangUp] {
-        let host = with_p();
+        let host = Host::fake_with_p();
         host.ok(["ps"]);
         host.faults().set("load", fault);
         let words = ["fork", "p", "-n", "3", "-o", "json"];
@@ -82,7 +75,7 @@ fn a_clone_whose_state_is_refused_costs_no_other() {
 #[test]
 fn a_parent_that_dies_in_the_middle_of_its_fork_is_stopped_and_says_so() {
     for call in ["stop", "freeze_disk", "save_descriptor", "cont"] {
-        let host = with_p();
+        let host = Host::fake_with_p();
         host.faults().set(call, Fault::Kill);
         host.fails(["fork", "p", "-n", "2"]);
         host.wait_stopped("p");
@@ -97,7 +90,7 @@ fn a_parent_that_dies_in_the_middle_of_its_fork_is_stopped_and_says_so() {
 /// As on a disk that is full: it was said to be removed, and was there again under the next daemon.
 #[test]
 fn a_vm_that_cannot_be_taken_out_of_the_records_is_not_said_to_be_removed() {
-    let host = with_p();
+    let host = Host::fake_with_p();
     host.fork("p", 1);
     let state = host.folder().join("state");
     let refuse = |what: &str| {
@@ -136,7 +129,7 @@ fn a_boot_that_fails_leaves_nothing() {
 
 #[test]
 fn a_fork_none_of_whose_shells_can_be_made_fails_and_the_next_does_not() {
-    let host = with_p();
+    let host = Host::fake_with_p();
     for fault in [Fault::Refuse, Fault::Kill] {
         host.faults().set("shell", fault);
         host.fails(["fork", "p"]);
@@ -148,7 +141,7 @@ fn a_fork_none_of_whose_shells_can_be_made_fails_and_the_next_does_not() {
 
 #[test]
 fn a_clone_that_ends_as_it_begins_is_seen_to_end() {
-    let host = with_p();
+    let host = Host::fake_with_p();
     let clones = host.fork("p", 2);
     let name = clones[0].name.as_str();
     host.start(["exec", name, "poweroff"], "").wait();
@@ -160,7 +153,7 @@ fn a_clone_that_ends_as_it_begins_is_seen_to_end() {
 
 #[test]
 fn a_machine_that_is_held_up_while_it_is_taken_over_does_not_hold_up_the_others_forever() {
-    let host = with_p();
+    let host = Host::fake_with_p();
     host.fork("p", 2);
     host.kill_9("forkyardd");
     host.faults().set("adopt", Fault::Wait);
@@ -179,7 +172,7 @@ fn a_machine_that_is_held_up_while_it_is_taken_over_does_not_hold_up_the_others_
 
 #[test]
 fn who_interrupts_a_command_is_told_that_its_work_goes_on() {
-    let host = with_p();
+    let host = Host::fake_with_p();
     for (words, call, signal, code) in [
         (["checkpoint", "p"], "freeze_disk", Signal::SIGINT, 130),
         (["fork", "p"], "freeze_disk", Signal::SIGTERM, 143),
@@ -200,7 +193,7 @@ fn who_interrupts_a_command_is_told_that_its_work_goes_on() {
 
 #[test]
 fn a_connection_to_a_machine_that_breaks_costs_the_fork_and_not_the_vm() {
-    let host = with_p();
+    let host = Host::fake_with_p();
     host.faults().set("freeze_disk", Fault::HangUp);
     host.fails(["fork", "p"]);
     eventually("the parent to be forked again", || {
@@ -214,7 +207,7 @@ fn a_connection_to_a_machine_that_breaks_costs_the_fork_and_not_the_vm() {
 
 #[test]
 fn a_second_daemon_on_the_same_records_is_refused_and_told_by_whom() {
-    let host = with_p();
+    let host = Host::fake_with_p();
     let run = host.folder().join("second");
     let folder = run.display().to_string();
     let told = host.start_with(["ps"], [("FORKYARD_RUN_DIR", folder.as_str())]);
@@ -255,7 +248,7 @@ fn a_daemon_that_is_told_to_end_while_it_starts_leaves_nothing() {
 
 #[test]
 fn no_vm_may_write_a_slice_that_others_lie_over_whoever_is_gone() {
-    let host = with_p();
+    let host = Host::fake_with_p();
     host.fork("p", 1);
     let disks = host.folder().join("state/vms");
     let owners = || {

@@ -16,15 +16,9 @@ fn shown(host: &Host) -> Option<PoliceState> {
     (outcome.code == Some(0)).then(|| serde_json::from_slice(&outcome.stdout).expect("a state"))
 }
 
-fn with_p() -> Host {
-    let host = Host::fake();
-    host.ok(["run", "tiny", "--name", "p"]);
-    host
-}
-
 #[test]
 fn the_police_goes_on_without_its_command_and_with_the_next_daemon() {
-    let host = with_p();
+    let host = Host::fake_with_p();
     assert_eq!(shown(&host), None);
     let begun = police(&host, &FOREVER);
     assert_eq!(begun.settings.interval_s, 0.5);
@@ -53,7 +47,7 @@ fn the_police_goes_on_without_its_command_and_with_the_next_daemon() {
 
 #[test]
 fn a_police_whose_time_is_over_ends_by_itself_and_one_that_is_followed_with_its_command() {
-    let host = with_p();
+    let host = Host::fake_with_p();
     police(&host, &["--detach", "--seconds", "1"]);
     eventually("its time to be over", || shown(&host).is_none());
     host.ok(["friendly", "police", "--seconds", "1", "--interval", "0.1"]);

@@ -4,15 +4,9 @@ use crate::MACHINE;
 use forkyard_e2e::{Host, eventually, is_sound};
 use forkyard_types::{CloneResult, ErrorKind, ForkResponse, TicketView};
 
-fn with_p() -> Host {
-    let host = Host::fake();
-    host.ok(["run", "tiny", "--name", "p"]);
-    host
-}
-
 #[test]
 fn a_join_gives_the_status_of_each_clone_and_leaves_none() {
-    let host = with_p();
+    let host = Host::fake_with_p();
     let said = host.sh("p", "request 3 && clone && child exit 7 && join");
     assert_eq!(said, "granted 3\ncloned 0\njoined 1=7 2=7 3=7");
     eventually("the clones' end", || host.processes(MACHINE).len() == 1);
@@ -22,7 +16,7 @@ fn a_join_gives_the_status_of_each_clone_and_leaves_none() {
 
 #[test]
 fn a_clone_that_is_killed_has_no_status_and_holds_up_no_join() {
-    let host = with_p();
+    let host = Host::fake_with_p();
     let job = host.start(
         [
             "exec",
@@ -51,7 +45,7 @@ fn a_clone_that_is_killed_has_no_status_and_holds_up_no_join() {
 
 #[test]
 fn a_killed_tickets_clones_end_at_once() {
-    let host = with_p();
+    let host = Host::fake_with_p();
     let said = host.sh("p", "request 2 && clone && child wait && kill");
     assert_eq!(said, "granted 2\ncloned 0\nKilled");
     assert_eq!(host.vms().len(), 1);
@@ -61,7 +55,7 @@ fn a_killed_tickets_clones_end_at_once() {
 
 #[test]
 fn a_join_that_waits_outlives_the_daemon() {
-    let host = with_p();
+    let host = Host::fake_with_p();
     let job = host.start(
         [
             "exec",
@@ -86,7 +80,7 @@ fn a_join_that_waits_outlives_the_daemon() {
 
 #[test]
 fn a_checkpoint_that_a_guest_takes_is_kept_and_can_be_forked() {
-    let host = with_p();
+    let host = Host::fake_with_p();
     host.sh("p", "poke 2 4");
     let said = host.sh("p", "checkpoint");
     let id = said.strip_prefix("kept ").expect("kept").to_owned();

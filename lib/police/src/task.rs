@@ -39,7 +39,17 @@ pub(crate) struct Task<H> {
 impl<H: Hands> Task<H> {
     /// Caps again what an earlier daemon has capped, and goes on.
     pub(crate) async fn resume(self) -> Result<PoliceState, PoliceError> {
-        let capped = self.state.borrow().capped.clone();
+        // First: a process that has ended since may have left its number to another.
+        let capped = match self.hands.usage().await {
+            Ok(now) => {
+                self.look(&now);
+                self.state.borrow().capped.clone()
+            }
+            Err(error) => {
+                tracing::error!(error = &error as &dyn Error, "none is capped again");
+                Vec::new()
+            }
+        };
         for cap in capped.into_iter().filter(|_| self.term.goes_on()) {
             let suspect = Suspect {
                 vm: cap.vm,

@@ -5,7 +5,7 @@ use crate::{
     Capped, Suspect,
     sample::tests::{at, vm},
 };
-use forkyard_types::{SchedPolicy, Usage, VmUsage};
+use forkyard_types::{PoliceCap, SchedPolicy, Usage, VmUsage};
 use std::{
     io,
     sync::{
@@ -161,14 +161,33 @@ async fn the_next_daemon_knows_what_one_that_died_has_capped() {
     }
     assert!(fake.seen().released.is_empty());
     let next = station(&fake, &run);
-    let capped = fake.seen().capped.len();
-    let looks = fake.seen().looks;
     next.resume().await;
-    // Before it looks: its dispatcher may have died, too.
-    fake.until(|seen| seen.looks > looks).await;
-    assert!(fake.seen().capped.len() > capped, "it is capped again");
     let state = next.state().await.expect("it goes on");
     assert_eq!(state.capped.len(), 1);
+    next.end().await.expect("ended");
+    assert_eq!(fake.seen().released, [GREEDY]);
+}
+
+#[tokio::test]
+async fn what_was_capped_is_capped_again_by_the_next_daemon_and_no_other_process_is() {
+    let (fake, run) = (Fake::new(), run());
+    let vms = fake.seen().vms.clone();
+    let cap = |vm: &VmUsage, pid| PoliceCap {
+        vm: vm.vm.id,
+        guest: vm.vm.name.to_string(),
+        pid,
+        percent: 90,
+    };
+    // It names, and caps none by itself; and of one VM there is another process by now.
+    let mut state = at_once();
+    state.settings.enforce = false;
+    state.capped = vec![cap(&vms[0], GREEDY), cap(&vms[1], 999)];
+    let dead = station(&fake, &run);
+    dead.task(state, None).keep().await.expect("written");
+    let next = station(&fake, &run);
+    next.resume().await;
+    fake.until(|seen| seen.looks > 2).await;
+    assert_eq!(fake.seen().capped, [(GREEDY, 90)]);
     next.end().await.expect("ended");
     assert_eq!(fake.seen().released, [GREEDY]);
 }
